@@ -1,0 +1,89 @@
+"""Instants and durations, and the one way to move time.
+
+Every instant in celery_tm is an aware UTC datetime. What is due and when a lease ends is asked of the database's clock
+(`store.database`); this module only answers for this machine, and lets tests and `run_due_jobs(now=…)` stand still.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+
+from .errors import InvalidValue
+
+_moved: ContextVar[datetime | None] = ContextVar("celery_tm_moved_time", default=None)
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
+MAX_DURATION = timedelta(days=36500)
+
+
+def now() -> datetime:
+    """Return this machine's time, or the time moved to."""
+    return _moved.get() or datetime.now(UTC)
+
+
+def moved_time() -> datetime | None:
+    """Return the instant that time was moved to, if it was."""
+    return _moved.get()
+
+
+@contextmanager
+def moved_to(instant: datetime) -> Iterator[None]:
+    """Let time stand still at `instant` for what runs in this context, the database's questions included."""
+    token = _moved.set(as_utc(instant, field="now"))
+    try:
+        yield
+    finally:
+        _moved.reset(token)
+
+
+def as_utc(value: datetime, *, field: str) -> datetime:
+    """Return an aware instant in UTC; a naive one is refused, since nobody knows which zone it means."""
+    if not isinstance(value, datetime):
+        raise InvalidValue(field, f"{value!r} is not a datetime", "pass an aware one, e.g. datetime.now(UTC)")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidValue(field, f"{value.isoformat()} has no time zone", "pass an aware datetime, e.g. with tzinfo=UTC")
+    return value.astimezone(UTC)
+
+
+def parse_duration(value: timedelta | float | str, *, field: str) -> timedelta:
+    """Return what `timedelta`, seconds or text like "15m" and "1h 30m" mean; negative ones are refused."""
+    duration = _read(value, field)
+    if duration < timedelta(0):
+        raise InvalidValue(field, f"{value!r} is negative", "give a duration of zero or more")
+    if duration > MAX_DURATION:
+        raise InvalidValue(field, f"{value!r} is longer than 100 years", "give a shorter duration")
+    return duration
+
+
+def _read(value: timedelta | float | str, field: str) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return timedelta(seconds=value)
+        if isinstance(value, str) and len(value) <= 64 and _WHOLE.fullmatch(value.strip()):
+            return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
+    except (OverflowError, ValueError):
+        pass
+    raise InvalidValue(field, f"{value!r} is not a duration", "give a timedelta, seconds, or text like '15m' or '1h 30m'")
+
+
+def format_duration(duration: timedelta) -> str:
+    """Write a duration so that people read it and `parse_duration` takes it back."""
+    seconds = duration.total_seconds()
+    if seconds and seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{int(count)}{unit}")
+    if seconds or not parts:
+        parts.append(f"{round(seconds, 6):g}s")
+    return " ".join(parts)

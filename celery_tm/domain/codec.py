@@ -1,0 +1,47 @@
+"""How arguments and results become text: JSON as Celery's own serializer writes it.
+
+Dates, UUIDs, decimals and bytes survive, as they do in a Celery message; anything else that JSON cannot hold is refused
+with the place where it sits, before anything is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from ..errors import InvalidValue
+
+MAX_BYTES = 1_000_000
+
+
+def encode(value: Any, *, field: str) -> str:
+    """Return `value` as JSON text, or say which part of it is not JSON."""
+    try:
+        text: str = dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidValue(field, f"{_culprit(value, field)} is not JSON ({error})", _REMEDY) from None
+    if len(text) > MAX_BYTES:
+        raise InvalidValue(field, f"{len(text):,} characters are too many", f"stay under {MAX_BYTES:,}, pass an id instead")
+    return text
+
+
+_REMEDY = "pass plain values, or an id that the task looks up"
+
+
+def decode(text: str | None) -> Any:
+    """Return what `encode` wrote."""
+    return None if text is None else loads(text)
+
+
+def _culprit(value: Any, path: str) -> str:
+    """Walk down to the first part that cannot be encoded."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for name, item in items:
+        try:
+            dumps(item, allow_nan=False)
+        except (TypeError, ValueError, OverflowError):
+            return _culprit(item, f"{path}[{name!r}]")
+        except RecursionError:
+            break
+    return f"{path} = {repr(value)[:80]}"

@@ -1,0 +1,18 @@
+"""The key that a task's own `key=` makes of a call's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidValue
+
+
+def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the key of a call: `rule` is a callable, text like "order:{0}" or "order:{order_id}", or None."""
+    if rule is None:
+        return None
+    try:
+        return rule(*args, **kwargs) if callable(rule) else str(rule).format(*args, **kwargs)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidValue("key", f"the task's key= makes none of these arguments ({error})", "fix its key=") from None

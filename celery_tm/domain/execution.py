@@ -1,0 +1,83 @@
+"""An execution: the record of one attempt, written once when it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from .job import Source, Status
+
+MAX_ERROR = 2_000
+MAX_TRACEBACK = 40_000
+MAX_MESSAGE = 2_000
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    ORPHANED = "orphaned"  # its lease ended, or its worker was lost, with no outcome
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # too late to start
+    DEDUPLICATED = "deduplicated"  # its key had succeeded already
+
+
+STATUS: Mapping[Outcome, Status] = {
+    Outcome.SUCCEEDED: Status.SUCCEEDED,
+    Outcome.DEDUPLICATED: Status.SUCCEEDED,
+    Outcome.FAILED: Status.FAILED,
+    Outcome.TIMEOUT: Status.FAILED,
+    Outcome.ORPHANED: Status.FAILED,
+    Outcome.CANCELLED: Status.CANCELED,
+    Outcome.EXPIRED: Status.CANCELED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """One row of `tm_execution`."""
+
+    id: str
+    job: str
+    task: str
+    source: Source
+    attempt: int
+    outcome: Outcome
+    completed_at: datetime
+    started_at: datetime | None = None
+    occurrence: str | None = None
+    entity_id: str | None = None
+    message: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    worker: str | None = None
+    actor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Why an attempt did not succeed."""
+
+    error: str
+    traceback: str | None = None
+    outcome: Outcome = Outcome.FAILED
+
+    @classmethod
+    def orphaned(cls, why: str) -> Failure:
+        """Return the failure of an attempt that vanished."""
+        return cls(error=why, outcome=Outcome.ORPHANED)
+
+
+def cut(text: str | None, limit: int) -> str | None:
+    """Keep both ends of a text that is too long, and drop what no database stores."""
+    if text is None:
+        return None
+    text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    if len(text) <= limit:
+        return text
+    half = (limit - 20) // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} more …\n{text[-half:]}"

@@ -1,0 +1,44 @@
+"""Names for things.
+
+What must come out the same when computed twice (an instant of a definition, an attempt of a job) is a UUIDv5 of what it
+is; what is new is a UUIDv7, so that ids sort by time and indexes stay compact.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import UTC, datetime
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+NAMESPACE = uuid5(NAMESPACE_URL, "celery_tm")
+
+_last = 0
+_lock = threading.Lock()
+
+
+def new_id() -> str:
+    """Return a new UUIDv7; ids made later in this process sort later."""
+    global _last
+    with _lock:
+        # 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3), never going back.
+        ticks = max(time.time_ns() * 4096 // 1_000_000, _last + 1)
+        _last = ticks
+    value = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2
+    return str(UUID(int=value))
+
+
+def occurrence_id(definition: str, scheduled_at: datetime) -> str:
+    """Return the id of one instant of a definition: whoever plans it first wins, the others meet this id."""
+    return str(uuid5(NAMESPACE, f"occurrence/{definition}/{scheduled_at.astimezone(UTC).isoformat()}"))
+
+
+def occurrence_job_id(occurrence: str, step: str | None = None) -> str:
+    """Return the id of the job that carries out an occurrence, or one step of it."""
+    return str(uuid5(NAMESPACE, f"job/{occurrence}/{step or ''}"))
+
+
+def execution_id(job: str, attempt: int) -> str:
+    """Return the id of one attempt's record."""
+    return str(uuid5(NAMESPACE, f"execution/{job}/{attempt}"))

@@ -1,0 +1,152 @@
+"""A job: one piece of work that is still owed, and the states it passes through.
+
+A job row exists only while work is owed. What became of it afterwards is answered by its executions, its dead letter or
+its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from ..errors import InvalidValue
+
+MAX_KEY = 255
+MAX_ENTITY = 200
+MAX_TASK = 255
+MAX_ID = 155
+
+
+class JobState(StrEnum):
+    """Where a job that is still owed stands."""
+
+    PENDING = "pending"  # waits for its instant, or for a beat to claim it
+    DISPATCHED = "dispatched"  # claimed, its message is on the way to a worker
+    RUNNING = "running"  # a worker holds its lease
+
+
+# The whole state machine: what may follow each state, and why. docs/explanation/states.md is drawn from it.
+# `None` means that the row is gone: the work is no longer owed.
+NEXT: Mapping[JobState, Mapping[JobState | None, str]] = {
+    JobState.PENDING: {
+        JobState.DISPATCHED: "claimed by a beat",
+        JobState.RUNNING: "a late delivery of this attempt arrives while it is due",
+        None: "cancelled, expired or replaced",
+    },
+    JobState.DISPATCHED: {
+        JobState.RUNNING: "the gate lets a delivery in",
+        JobState.PENDING: "the broker refused or lost the message; no try is used",
+        None: "cancelled, expired, or its key has succeeded meanwhile",
+    },
+    JobState.RUNNING: {
+        JobState.PENDING: "failed or orphaned, with tries left",
+        None: "succeeded, cancelled, or moved to the dead letters",
+    },
+}
+
+
+class Source(StrEnum):
+    """Where a job came from."""
+
+    SCHEDULED = "scheduled"
+    DEFERRED = "deferred"
+    MANUAL = "manual"
+    REPLAY = "replay"
+    RECOVERY = "recovery"
+    DIRECT = "direct"
+
+
+class Status(StrEnum):
+    """What a job answers to a caller, also after its row is gone."""
+
+    SCHEDULED = "SCHEDULED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    RETRY_SCHEDULED = "RETRY_SCHEDULED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One row of `tm_job`. Arguments are JSON text; `args is None` means they could not be kept."""
+
+    id: str
+    task: str
+    args: str | None
+    kwargs: str | None
+    run_at: datetime
+    created_at: datetime
+    original_delay: timedelta
+    state: JobState = JobState.PENDING
+    attempt: int = 1
+    tries_from: int = 1  # the attempt that tries are counted from; a revival moves it
+    max_retries: int | None = None  # None: no limit
+    retry: Mapping[str, Any] | None = None
+    dedupe_key: str | None = None
+    keep_key: timedelta | None = None
+    entity_id: str | None = None
+    scope: Mapping[str, Any] | None = None
+    lease_until: datetime | None = None
+    claimed_by: str | None = None
+    claimed_at: datetime | None = None
+    dispatches: int = 0
+    queue: str | None = None
+    priority: int | None = None
+    expires_at: datetime | None = None
+    timeout: timedelta | None = None
+    concurrency_key: str | None = None
+    occurrence: str | None = None
+    step: str | None = None
+    source: Source = Source.DEFERRED
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cancel_requested: bool = False
+    progress: str | None = None
+    last_error: str | None = None
+    actor: str | None = None
+
+    @property
+    def retries(self) -> int:
+        """Return how many tries came before this attempt since it was deferred or revived: Celery's `request.retries`."""
+        return self.attempt - self.tries_from
+
+    @property
+    def status(self) -> Status:
+        """Return what a caller is told about a job that is still owed."""
+        if self.state is JobState.RUNNING:
+            return Status.RUNNING
+        return Status.RETRY_SCHEDULED if self.attempt > self.tries_from else Status.SCHEDULED
+
+    def is_expired(self, now: datetime) -> bool:
+        """Say whether it is too late to start this job."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str:
+    """Return a name, key or id that every database stores and compares alike."""
+    if not isinstance(value, str):
+        raise InvalidValue(field, f"{value!r} is not text", remedy or "give a string")
+    if not value.strip():
+        raise InvalidValue(field, "it is empty", remedy or "give at least one character")
+    if len(value) > limit:
+        raise InvalidValue(field, f"{len(value)} characters are too many", remedy or f"stay within {limit}")
+    if value != value.strip() or not value.isprintable():
+        raise InvalidValue(field, f"{value!r} has blanks at its ends or characters that cannot be seen", "remove them")
+    return value
+
+
+def checked_priority(value: Any) -> int:
+    """Return a priority between 0 and 255, the range brokers share."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
+        raise InvalidValue("priority", f"{value!r} is not a priority", "give a whole number from 0 to 255")
+    return value
+
+
+def checked_retries(value: Any) -> int:
+    """Return a number of retries of zero or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
+        raise InvalidValue("max_retries", f"{value!r} is not a number of retries", "give a whole number of zero or more")
+    return value

@@ -1,0 +1,148 @@
+"""When a failed attempt is tried again, as data: a policy says how long to wait, `after_failure` says whether at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import Any, ClassVar, Protocol
+
+from ..clock import format_duration, parse_duration
+from ..errors import InvalidValue, UnknownOption, nearest
+from .job import Job
+
+HOUR = timedelta(minutes=60)
+DAY = timedelta(days=1)
+
+
+class RetryPolicy(Protocol):
+    """How long to wait before the try that follows the `retry`-th failure, from 1."""
+
+    kind: ClassVar[str]
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proportional:
+    """Wait a tenth of the original delay per try: what was urgent stays urgent."""
+
+    kind: ClassVar[str] = "proportional"
+    share: float = 0.1
+    floor: timedelta = timedelta(seconds=1)
+    cap: timedelta = HOUR
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:
+        """Return the wait before the try that follows the `retry`-th failure."""
+        return min(max(original_delay * self.share, self.floor) * retry, self.cap)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fixed:
+    """Always wait the same."""
+
+    kind: ClassVar[str] = "fixed"
+    delay: timedelta = timedelta(minutes=1)
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
+        """Return the wait before the try that follows the `retry`-th failure."""
+        return self.delay
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linear:
+    """Wait one base longer with each try."""
+
+    kind: ClassVar[str] = "linear"
+    base: timedelta = timedelta(seconds=10)
+    cap: timedelta = DAY
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
+        """Return the wait before the try that follows the `retry`-th failure."""
+        return min(self.base * retry, self.cap)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exponential:
+    """Wait `interval × factorⁿ`, spread by a share of jitter so that a herd does not come back as one."""
+
+    kind: ClassVar[str] = "exponential"
+    interval: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    cap: timedelta = HOUR
+    jitter: float = 0.0
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
+        """Return the wait before the try that follows the `retry`-th failure."""
+        try:
+            wait = min(self.interval * self.factor ** (retry - 1), self.cap)
+        except OverflowError:
+            wait = self.cap
+        return wait * (1 - self.jitter * random.random())
+
+
+POLICIES: Mapping[str, type[Proportional | Fixed | Linear | Exponential]] = {
+    policy.kind: policy for policy in (Proportional, Fixed, Linear, Exponential)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """The job goes back to pending and is due after `delay`, with new arguments where the body gave some."""
+
+    delay: timedelta
+    args: str | None = None
+    kwargs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """The job becomes a dead letter."""
+
+    reason: str
+
+
+def after_failure(job: Job, *, default: RetryPolicy) -> TryAgain | Bury:
+    """Decide what follows the failure of `job`'s present attempt."""
+    if job.args is None or job.kwargs is None:
+        return Bury("its arguments were not JSON, so it cannot be sent again")
+    if job.max_retries is not None and job.retries >= job.max_retries:
+        tries = job.retries + 1
+        return Bury(f"failed {tries} {'time' if tries == 1 else 'times'}, max_retries={job.max_retries}")
+    policy = read_policy(job.retry) if job.retry else default
+    return TryAgain(policy.delay_after(job.retries + 1, original_delay=job.original_delay))
+
+
+def read_policy(value: Any) -> RetryPolicy:
+    """Return the policy that a name, a mapping or a policy object stands for."""
+    if type(value) in POLICIES.values():
+        return value  # type: ignore[no-any-return]
+    given = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or "kind" not in given:
+        raise InvalidValue("retry", f"{value!r} is not a retry policy", "give e.g. {'kind': 'fixed', 'delay': '30s'}")
+    if given["kind"] not in POLICIES:
+        raise InvalidValue("retry", f"unknown kind {given['kind']!r}", f"use one of {', '.join(POLICIES)}")
+    policy = POLICIES[given["kind"]]
+    known = {f.name: f for f in fields(policy)}
+    values = {}
+    for name, item in given.items():
+        if name == "kind":
+            continue
+        if name not in known:
+            raise UnknownOption(name, nearest(name, known))
+        values[name] = _number(name, item) if known[name].type == "float" else parse_duration(item, field=f"retry.{name}")
+    return policy(**values)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1000:
+        raise InvalidValue(f"retry.{name}", f"{value!r} is not a number from 0 to 1000", "give e.g. 2.0")
+    return float(value)
+
+
+def write_policy(policy: RetryPolicy) -> dict[str, Any]:
+    """Return a policy as plain values that `read_policy` takes back."""
+    values = asdict(policy)  # type: ignore[call-overload]
+    plain = {name: format_duration(v) if isinstance(v, timedelta) else v for name, v in values.items()}
+    return {"kind": policy.kind, **plain}

@@ -1,0 +1,237 @@
+"""Everything that can go wrong, as facts with names.
+
+Each error keeps its facts as arguments, so it survives pickling and `type(e)(*e.args)`, and its text says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TmError(Exception):
+    """The base of every error celery_tm raises on purpose."""
+
+
+class InvalidValue(TmError, ValueError):
+    """A value that was given cannot be used."""
+
+    def __init__(self, field: str, problem: str, remedy: str) -> None:
+        super().__init__(field, problem, remedy)
+        self.field, self.problem, self.remedy = field, problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}; {self.remedy}"
+
+
+class UnknownName(TmError, ValueError):
+    """A name that nobody knows, with the nearest one that is known."""
+
+    noun = "name"
+
+    def __init__(self, name: str, suggestion: str | None = None) -> None:
+        super().__init__(name, suggestion)
+        self.name, self.suggestion = name, suggestion
+
+    def __str__(self) -> str:
+        hint = f", did you mean {self.suggestion!r}?" if self.suggestion else ""
+        return f"unknown {self.noun} {self.name!r}{hint or '; ' + self.where()}"
+
+    def where(self) -> str:
+        """Say where the known names can be seen."""
+        return "check the spelling"
+
+
+class UnknownSetting(UnknownName):
+    """A `tm_` setting that does not exist."""
+
+    noun = "setting"
+
+    def where(self) -> str:
+        return "docs/reference/settings.md lists them all"
+
+
+class UnknownOption(UnknownName):
+    """A keyword that a call, a definition or a file does not know."""
+
+    noun = "option"
+
+
+class UnknownTask(UnknownName):
+    """A task this app has not registered."""
+
+    noun = "task"
+
+    def where(self) -> str:
+        return "import its module, or pass remote=True if only the workers have it"
+
+
+class UnknownTimeZone(UnknownName):
+    """A time zone the tz database does not have."""
+
+    noun = "time zone"
+
+    def where(self) -> str:
+        return "use a name like 'Europe/Warsaw' or 'UTC'"
+
+
+class DefinitionNotFound(TmError, LookupError):
+    """No definition has this name."""
+
+    def __init__(self, name: str, suggestion: str | None = None) -> None:
+        super().__init__(name, suggestion)
+        self.name, self.suggestion = name, suggestion
+
+    def __str__(self) -> str:
+        hint = f"did you mean {self.suggestion!r}? " if self.suggestion else ""
+        return f"no definition named {self.name!r}; {hint}`celery -A app tm definitions list` shows them"
+
+
+class DefinitionExists(TmError, ValueError):
+    """Another definition has this name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a definition named {self.name!r} exists; change it with tm.definitions.update({self.name!r}, …)"
+
+
+class StaleVersion(TmError):
+    """The definition was changed by somebody else in the meantime."""
+
+    def __init__(self, name: str, given: int, current: int) -> None:
+        super().__init__(name, given, current)
+        self.name, self.given, self.current = name, given, current
+
+    def __str__(self) -> str:
+        return (
+            f"definition {self.name!r} is at version {self.current}, the edit was made on version {self.given}; "
+            "read it again and repeat the edit"
+        )
+
+
+class JobNotFound(TmError, LookupError):
+    """No job has this id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        return f"no job {self.job!r}, and no record of it; its records may have been pruned"
+
+
+class DeadLetterNotFound(TmError, LookupError):
+    """No dead letter has this id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        return f"no dead letter {self.job!r}; `celery -A app tm dead-letters list` shows them"
+
+
+class DuplicateKey(TmError):
+    """The key is taken by a job that is still owed, or that has succeeded and is kept."""
+
+    def __init__(self, task: str, key: str, job: str) -> None:
+        super().__init__(task, key, job)
+        self.task, self.key, self.job = task, key, job
+
+    def __str__(self) -> str:
+        return (
+            f"key {self.key!r} of task {self.task!r} belongs to job {self.job}; "
+            "cancel that job, use another key, or pass on_duplicate='return'"
+        )
+
+
+class SchemaMissing(TmError):
+    """The database has none of our tables."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def __str__(self) -> str:
+        return f"no celery_tm tables in {self.url}; run `celery -A app tm schema upgrade`"
+
+
+class SchemaOutdated(TmError):
+    """The tables are of another release than the code."""
+
+    def __init__(self, url: str, found: str, expected: str) -> None:
+        super().__init__(url, found, expected)
+        self.url, self.found, self.expected = url, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"the celery_tm tables in {self.url} are at {self.found}, this release needs {self.expected}; "
+            "run `celery -A app tm schema upgrade`"
+        )
+
+
+class DatabaseUnavailable(TmError):
+    """The database does not answer."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
+
+
+class DriverMissing(TmError, ImportError):
+    """The database's driver is not installed."""
+
+    def __init__(self, url: str, extra: str) -> None:
+        super().__init__(url, extra)
+        self.url, self.extra = url, extra
+
+    def __str__(self) -> str:
+        return f"no driver for {self.url}; run `pip install 'celery-tm[{self.extra}]'`"
+
+
+class ForeignSession(TmError, ValueError):
+    """The session given is on another database than the jobs."""
+
+    def __init__(self, given: str, expected: str) -> None:
+        super().__init__(given, expected)
+        self.given, self.expected = given, expected
+
+    def __str__(self) -> str:
+        return (
+            f"session= is on {self.given}, but the jobs live in {self.expected}; a transaction cannot span both. "
+            "Point tm_database_url at the session's database, or leave session= out"
+        )
+
+
+class LeaseLost(TmError):
+    """The attempt is no longer this worker's: its lease ended, and what it would write is void."""
+
+    def __init__(self, job: str, attempt: int) -> None:
+        super().__init__(job, attempt)
+        self.job, self.attempt = job, attempt
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of job {self.job} lost its lease; another attempt has taken over"
+
+
+class AppMissing(TmError):
+    """A command or call does not know which Celery app is meant."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} needs a Celery app: pass `celery -A yourapp tm …`, or app= in code"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was probably meant to be."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None

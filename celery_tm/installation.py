@@ -1,0 +1,67 @@
+"""What one Celery app means to celery_tm in this process: its settings, its database, the name of this node.
+
+It is found through the app, so `TimeManagement(app)`, `defer()`, the task base class and beat all meet the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from celery import Celery
+
+from .domain.retry import Proportional, RetryPolicy
+from .errors import AppMissing
+from .settings import Settings, read_settings
+from .store.database import Database
+
+_ATTRIBUTE = "_celery_tm"
+
+
+class Installation:
+    """The settings and the database of one app."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.settings: Settings = read_settings(_plain(app.conf), os.environ)
+        self.database = Database(self.settings)
+
+    @classmethod
+    def of(cls, app: Celery) -> Installation:
+        """Return the app's installation; the first call reads its settings."""
+        found: Installation | None = app.__dict__.get(_ATTRIBUTE)
+        if found is None:
+            found = app.__dict__[_ATTRIBUTE] = cls(app)
+        return found
+
+    @classmethod
+    def current(cls) -> Installation:
+        """Return the installation of Celery's current app."""
+        from celery import current_app
+
+        app = current_app._get_current_object()
+        if _ATTRIBUTE not in app.__dict__ and app.main in (None, "default", "__main__") and not app.conf.broker_url:
+            raise AppMissing("defer() by name")
+        return cls.of(app)
+
+    @property
+    def default_policy(self) -> RetryPolicy:
+        """Return the backoff of jobs that name none."""
+        return Proportional(cap=self.settings.tm_backoff_cap, floor=self.settings.tm_backoff_floor)
+
+
+def _plain(conf: Any) -> dict[str, Any]:
+    """Return the `tm_…` entries of an app's configuration, whatever prefix or case the app uses."""
+    found: dict[str, Any] = {}
+    prefix = (getattr(conf, "prefix", "") or "").lower()
+    for name in list(conf.keys()):
+        plain = str(name).lower().removeprefix(prefix)
+        if plain.startswith("tm_"):
+            found[plain] = conf[name]
+    return found
+
+
+def node_name(kind: str) -> str:
+    """Return a name for this process that people recognise: kind, host and process id."""
+    return f"{kind}@{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,52 @@
+"""Creating jobs: `defer`, `defer_many` and `cancel`, in the caller's transaction or their own.
+
+`defer` is one INSERT and never looks first; only a key that is given asks afterwards whether it has succeeded already.
+A job that is due at once is written as dispatched and published right after commit; if this process dies in between, its
+lease ends and beat dispatches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery.canvas import Signature
+
+from ..errors import InvalidValue
+from ..installation import Installation
+from .cancelling import cancel
+from .handle import JobHandle
+from .inserting import write_requests
+from .request import Request, installation_for, read_request
+
+__all__ = ["JobHandle", "cancel", "defer", "defer_many"]
+
+
+def defer(what: Signature | str | Any, /, **options: Any) -> JobHandle:
+    """Create one job and return its handle; the same key twice returns the job that has it, with `created=False`.
+
+    `what` is a signature (`task.s(42)`), a task, or a task's name with `args=` and `kwargs=`. When: `delay=` (timedelta,
+    seconds or "15m") or `run_at=` (aware datetime); neither means at once. `session=` is a SQLAlchemy Session or Connection
+    whose transaction the job commits or rolls back with.
+    """
+    installation = installation_for(what, options.get("app"))
+    request = read_request(installation, what, options)
+    return write_requests(installation, [request], options.get("session"))[0]
+
+
+def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
+    """Create many jobs in one statement: signatures, or pairs of a signature and its own options. Order is kept."""
+    requests: list[Request] = []
+    installation: Installation | None = None
+    for item in items:
+        what, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping) else (item, {})
+        if "session" in own or "app" in own:
+            raise InvalidValue("session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself")
+        found = installation_for(what, common.get("app"))
+        if installation is not None and found is not installation:
+            raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
+        installation = found
+        requests.append(read_request(installation, what, {**common, **own}))
+    if installation is None:
+        return []
+    return write_requests(installation, requests, common.get("session"))

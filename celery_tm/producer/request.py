@@ -1,0 +1,227 @@
+"""Reading what a caller of `defer` said: everything is checked here, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from celery.canvas import Signature
+
+from .. import clock
+from ..clock import as_utc, parse_duration
+from ..domain.codec import encode
+from ..domain.dedupe import key_by_rule
+from ..domain.ids import new_id
+from ..domain.job import (
+    MAX_ENTITY,
+    MAX_KEY,
+    MAX_TASK,
+    Job,
+    Source,
+    checked_priority,
+    checked_retries,
+    checked_text,
+)
+from ..domain.retry import read_policy, write_policy
+from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
+from ..installation import Installation
+
+OPTIONS = (
+    "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
+    "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor",
+)  # fmt: skip
+DUPLICATES = ("return", "replace", "raise")
+PAST_TOLERANCE = timedelta(seconds=1)  # "now" was a moment ago when it gets here
+SIGNATURE_ONLY = frozenset({"task_id", "countdown", "eta", "queue", "priority", "expires"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One checked call of `defer`. `delay is None` means that `job.run_at` was given as an instant."""
+
+    job: Job
+    delay: timedelta | None
+    on_duplicate: str
+
+    @property
+    def is_immediate(self) -> bool:
+        """Say whether the job is to run at once."""
+        return self.delay == timedelta(0)
+
+
+def installation_for(what: Any, app: Celery | None) -> Installation:
+    found = app or (getattr(what, "app", None) if what is not None and not isinstance(what, str) else None)
+    return Installation.of(found) if found is not None else Installation.current()
+
+
+def read_request(installation: Installation, what: Any, options: Mapping[str, Any]) -> Request:
+    """Check one call and return the job it asks for; nothing is written yet."""
+    for name in options:
+        if name not in OPTIONS:
+            raise UnknownOption(name, nearest(name, OPTIONS))
+    signature = _signature(installation.app, what, options)
+    task = _task(installation.app, signature.task, remote=bool(options.get("remote")))
+    said = {**{name: signature.options.get(name) for name in ("queue", "priority", "expires")}, **_given(options)}
+    now = clock.now()
+    delay, run_at = _when(signature.options, options, now)
+    args, kwargs = _arguments(signature, task)
+    key = _key(task, options.get("key"), args, kwargs)
+    keep_key = options.get("keep_key", getattr(task, "keep_key", None))
+    job = Job(
+        id=str(signature.options.get("task_id") or new_id()),
+        task=checked_text(signature.task, field="task", limit=MAX_TASK),
+        args=encode(list(args), field="args"),
+        kwargs=encode(dict(kwargs), field="kwargs"),
+        run_at=run_at,
+        created_at=now,
+        original_delay=run_at - now if delay is None else delay,
+        max_retries=_retries(task, options, installation),
+        retry=_policy(options.get("retry", getattr(task, "retry_policy", None))),
+        dedupe_key=key,
+        keep_key=None if keep_key is None else parse_duration(keep_key, field="keep_key"),
+        entity_id=_optional_text("entity_id", options.get("entity_id"), MAX_ENTITY),
+        scope=_scope(options.get("scope")),
+        queue=_optional_text("queue", said.get("queue"), 255),
+        priority=None if said.get("priority") is None else checked_priority(said["priority"]),
+        expires_at=_expiry(said.get("expires"), now),
+        timeout=_timeout(options.get("timeout", getattr(task, "timeout", None))),
+        source=Source.DEFERRED,
+        options=_celery_options(signature),
+        actor=_optional_text("actor", options.get("actor"), 255),
+    )
+    return Request(job=job, delay=delay, on_duplicate=_duplicates(options.get("on_duplicate", "return")))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _signature(app: Celery, what: Any, options: Mapping[str, Any]) -> Signature:
+    args, kwargs = options.get("args"), options.get("kwargs")
+    if isinstance(what, str):
+        return Signature(what, args=_list(args), kwargs=_dict(kwargs), app=app)
+    if isinstance(what, Mapping) and "task" in what:  # a signature, maybe one that went through JSON
+        if args is not None or kwargs is not None:
+            raise InvalidValue("args", "the signature has its arguments already", "pass them in one place")
+        signature = what if isinstance(what, Signature) else Signature.from_dict(dict(what), app=app)
+        if str(signature.task).startswith("celery."):
+            raise InvalidValue("task", f"a {signature.task.removeprefix('celery.')} is several tasks", _CANVAS_HINT)
+        return signature
+    if hasattr(what, "signature") and hasattr(what, "name"):
+        return what.signature(_list(args), _dict(kwargs), app=app)
+    raise InvalidValue("task", f"{what!r} is no signature, task or name", "pass e.g. task.s(42) or 'shop.expire_payment'")
+
+
+_CANVAS_HINT = "defer the first one and link the others to it, or defer a task that calls it"
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise InvalidValue("args", f"{value!r} is not a list", "pass e.g. args=[42]")
+    return tuple(value or ())
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidValue("kwargs", f"{value!r} is not a mapping", "pass e.g. kwargs={'order_id': 42}")
+    return dict(value or {})
+
+
+def _task(app: Celery, name: Any, *, remote: bool) -> Any:
+    """Return the registered task; one that only the workers know is fine if the caller says so."""
+    checked_text(name, field="task", limit=MAX_TASK)
+    if name not in app.tasks and not remote:
+        app.loader.import_default_modules()
+        if name not in app.tasks:
+            raise UnknownTask(name, nearest(name, (known for known in app.tasks if not known.startswith("celery."))))
+    return app.tasks.get(name)
+
+
+def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) -> tuple[timedelta | None, datetime]:
+    delay, run_at = options.get("delay"), options.get("run_at")
+    if delay is not None and run_at is not None:
+        raise InvalidValue("delay", "run_at is given too", "pass one of them")
+    if delay is None and run_at is None:
+        delay, run_at = said.get("countdown"), said.get("eta")
+    if run_at is None:
+        wait = parse_duration(delay or 0, field="delay")
+        return wait, now + wait
+    instant = as_utc(run_at, field="run_at")
+    if instant < now - PAST_TOLERANCE:
+        raise InvalidValue("run_at", f"{instant.isoformat()} is in the past", "give a later instant, or leave it out to run now")
+    return (timedelta(0), now) if instant <= now else (None, instant)
+
+
+def _arguments(signature: Signature, task: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    args, kwargs = signature.args or (), signature.kwargs or {}
+    if task is not None and task.typing:
+        try:
+            task.__header__(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidValue("args", f"{signature.task} does not take them: {error}", "pass what the task takes") from None
+        except AttributeError:  # a class-based task has no header
+            pass
+    return args, kwargs
+
+
+def _key(task: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    if given is None and task is not None:
+        given = key_by_rule(getattr(task, "key", None), args, kwargs)
+    return _optional_text("key", given, MAX_KEY)
+
+
+def _retries(task: Any, options: Mapping[str, Any], installation: Installation) -> int | None:
+    given = options.get("max_retries")
+    if given is not None:
+        return checked_retries(given)
+    return task.max_retries if task is not None else installation.settings.tm_max_retries
+
+
+def _policy(value: Any) -> Mapping[str, Any] | None:
+    return None if value is None else write_policy(read_policy(value))
+
+
+def _optional_text(field: str, value: Any, limit: int) -> str | None:
+    return None if value is None else checked_text(value, field=field, limit=limit)
+
+
+def _scope(value: Any) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
+        raise InvalidValue("scope", f"{value!r} is not a mapping of ids", "pass e.g. scope={'tenant_id': 7}")
+    return dict(value)
+
+
+def _expiry(value: Any, now: datetime) -> datetime | None:
+    if value is None:
+        return None
+    instant = as_utc(value, field="expires") if isinstance(value, datetime) else now + parse_duration(value, field="expires")
+    if instant <= now:
+        raise InvalidValue("expires", f"{value!r} is over already", "give a later instant or a longer duration")
+    return instant
+
+
+def _timeout(value: Any) -> timedelta | None:
+    if value is None:
+        return None
+    timeout = parse_duration(value, field="timeout")
+    if timeout <= timedelta(0):
+        raise InvalidValue("timeout", f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
+    return timeout
+
+
+def _duplicates(value: Any) -> str:
+    if value not in DUPLICATES:
+        raise InvalidValue("on_duplicate", f"{value!r} is unknown", f"use one of {', '.join(DUPLICATES)}")
+    return str(value)
+
+
+def _celery_options(signature: Signature) -> dict[str, Any]:
+    """Return what else the signature wants in its message (headers, links, limits, routing), as plain JSON."""
+    wanted = {name: value for name, value in signature.options.items() if name not in SIGNATURE_ONLY and value is not None}
+    encode(wanted, field="options")
+    return wanted

@@ -1,0 +1,101 @@
+"""The only code that talks to the broker.
+
+A job travels as an ordinary Celery message: its id is the task id, its arguments are the body, and one header, `tm`,
+carries what the gate needs (docs/reference/message.md). The dispatcher publishes in bulk, the producer right after commit.
+What the broker does not take is given back, so that the row can go back to pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from .domain.codec import decode
+from .domain.ids import execution_id
+from .domain.job import Job
+from .domain.queues import resolve_queue
+from .installation import Installation
+
+HEADER = "tm"
+HARD_LIMIT_GRACE = timedelta(seconds=10)  # between the soft limit, which a body may catch, and the hard one
+# Options of a message that `send_task` takes under other names than a message's headers carry them.
+RENAMED = {"callbacks": "link", "errbacks": "link_error"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """What became of a batch: jobs on their way, jobs the broker refused, and jobs that make no message at all."""
+
+    sent: Sequence[Job] = field(default_factory=list)
+    refused: Sequence[Job] = field(default_factory=list)
+    unsendable: Sequence[Job] = field(default_factory=list)
+    error: str | None = None
+
+
+def publish(installation: Installation, jobs: Sequence[Job], *, retry: bool = True) -> Published:
+    """Publish jobs over one connection; after the first one that the broker refuses, give back the rest."""
+    sent: list[Job] = []
+    unsendable: list[Job] = []
+    error = None
+    app = installation.app
+    try:
+        with app.producer_or_acquire() as producer:
+            for job in jobs:
+                try:
+                    message = _message(installation, job)
+                except (ValueError, TypeError, KeyError) as wrong:  # this one cannot be sent; the others can
+                    unsendable.append(job)
+                    error = f"{type(wrong).__name__}: {wrong}"
+                    continue
+                app.send_task(
+                    job.task,
+                    producer=producer,
+                    retry=retry,
+                    retry_policy=dict(installation.settings.tm_publish_retry),
+                    **message,
+                )
+                sent.append(job)
+    except Exception as refusal:  # whatever the transport raises: the jobs are safe in their rows
+        error = f"{type(refusal).__name__}: {refusal}"
+    settled = {job.id for job in (*sent, *unsendable)}
+    refused = [job for job in jobs if job.id not in settled]
+    return Published(sent=sent, refused=refused, unsendable=unsendable, error=error)
+
+
+def _message(installation: Installation, job: Job) -> dict[str, Any]:
+    """Return a job as arguments of `send_task`."""
+    settings = installation.settings
+    options: dict[str, Any] = {RENAMED.get(name, name): value for name, value in job.options.items()}
+    queue = resolve_queue(job.queue, aliases=settings.tm_queue_aliases, default=settings.tm_default_queue)
+    if queue and "queue" not in options:
+        options["queue"] = queue
+    if job.priority is not None:
+        options["priority"] = job.priority
+    if job.expires_at is not None:
+        options["expires"] = job.expires_at
+    if job.timeout is not None:
+        options["soft_time_limit"] = job.timeout.total_seconds()
+        options["time_limit"] = (job.timeout + HARD_LIMIT_GRACE).total_seconds()
+    return options | {
+        "args": decode(job.args),
+        "kwargs": decode(job.kwargs),
+        "task_id": job.id,
+        "retries": job.retries,
+        "headers": {**options.get("headers", {}), HEADER: contract(job, queue)},
+        "add_to_parent": False,
+    }
+
+
+def contract(job: Job, queue: str | None) -> Mapping[str, Any]:
+    """Return the message contract (B7): plain JSON, documented in docs/reference/message.md."""
+    return {
+        "job": job.id,
+        "execution": execution_id(job.id, job.attempt),
+        "attempt": job.attempt,
+        "queue": queue,
+        "scheduled_at": job.run_at.isoformat(),
+        "source": str(job.source),
+        "metadata": {"occurrence": job.occurrence, "entity_id": job.entity_id, "key": job.dedupe_key, "scope": job.scope},
+    }

@@ -1,0 +1,1 @@
+"""Putting back work that was left lying: jobs whose lease has ended."""

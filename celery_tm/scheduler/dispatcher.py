@@ -1,0 +1,67 @@
+"""Hands due jobs to the broker: claim in one statement, publish in bulk, give back what the broker refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import events
+from ..domain.execution import Outcome
+from ..domain.job import Job
+from ..installation import Installation
+from ..publisher import publish
+from ..store import jobs, occurrences, settlement
+from ..store.database import Transaction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dispatched:
+    """What one round did. `error` is set if the broker refused jobs; they are pending again."""
+
+    claimed: int
+    sent: int
+    error: str | None = None
+
+
+class Dispatcher:
+    """Dispatches the jobs of one installation in the name of `node`."""
+
+    def __init__(self, installation: Installation, node: str) -> None:
+        self.installation = installation
+        self.node = node
+
+    def dispatch_due(self, *, limit: int | None = None) -> Dispatched:
+        """Claim and publish up to `limit` due jobs."""
+        started = time.perf_counter()
+        claimed, live = self.claim(limit or self.installation.settings.tm_claim_batch)
+        published = publish(self.installation, live) if live else None
+        if published is None:
+            return Dispatched(claimed=claimed, sent=0)
+        if published.refused:
+            self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
+        events.emit(
+            self.installation.app,
+            events.JobsDispatched(
+                count=len(published.sent), refused=len(published.refused), seconds=time.perf_counter() - started
+            ),
+            verbose=self.installation.settings.tm_verbose,
+        )
+        error = published.error if published.refused else None
+        return Dispatched(claimed=claimed, sent=len(published.sent), error=error)
+
+    def claim(self, limit: int) -> tuple[int, Sequence[Job]]:
+        """Take due jobs; return how many were taken, and those that are not too late to run."""
+        lease = self.installation.settings.tm_dispatch_lease
+
+        def work(tx: Transaction) -> tuple[int, Sequence[Job]]:
+            claimed = jobs.claim_due(tx, node=self.node, lease=lease, limit=limit)
+            late = {job.id for job in claimed if job.claimed_at and job.is_expired(job.claimed_at)}
+            for job in claimed:
+                if job.id in late:
+                    settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
+            live = [job for job in claimed if job.id not in late]
+            occurrences.queue(tx, [job.occurrence for job in live if job.occurrence])
+            return len(claimed), live
+
+        return self.installation.database.run(work)

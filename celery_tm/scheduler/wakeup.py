@@ -1,0 +1,87 @@
+"""How beat waits: until the next due row, or until somebody wakes it.
+
+On PostgreSQL it listens, so that work with a delay shorter than the poll, and edits, are seen at once. Elsewhere the poll
+itself is short and looks at one index entry. An outage of the listening connection only makes waiting plainer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Protocol
+
+from ..store.database import Database
+from ..store.listening import Listener
+
+logger = logging.getLogger(__name__)
+
+
+class Waiter(Protocol):
+    """Waits at most so many seconds; returns early if woken."""
+
+    def wait(self, seconds: float) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sleeper:
+    """Waits on an event of this process, so that a signal handler can end the wait."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, unless woken."""
+        self._event.wait(seconds)
+        self._event.clear()
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._event.set()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ListeningWaiter:
+    """Waits for notifications; without a connection it sleeps, and connects again from time to time."""
+
+    RECONNECT_EVERY = 2.0
+
+    def __init__(self, database: Database) -> None:
+        self._listener = Listener(database)
+        self._sleeper = Sleeper()
+        self._retry_at = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a notification."""
+        try:
+            if not self._listener.is_open:
+                if time.monotonic() < self._retry_at:
+                    self._sleeper.wait(seconds)
+                    return
+                self._retry_at = time.monotonic() + self.RECONNECT_EVERY
+                self._listener.open()
+                return  # what was notified before we listened is found by looking once more
+            self._listener.wait(seconds)
+        except Exception as error:  # any way a connection can break; the tick says what is wrong with the database
+            logger.debug("not listening: %s", error)
+            self._listener.close()
+            self._sleeper.wait(min(seconds, 0.5))
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._sleeper.wake()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+
+def waiter_for(database: Database) -> Waiter:
+    """Return the best way to wait that the database offers."""
+    waiter: Any = ListeningWaiter(database) if database.dialect.name == "postgresql" else Sleeper()
+    return waiter

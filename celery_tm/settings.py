@@ -1,0 +1,113 @@
+"""The `tm_…` settings: read once from the app's configuration and the environment, and typos are refused.
+
+Each field of `Settings` is one setting; its default and its comment here are what the reference page shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any
+
+from .clock import parse_duration
+from .errors import InvalidValue, UnknownSetting, nearest
+
+DEFAULT_URL = "sqlite:///celery_tm.db"
+FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
+
+
+def _setting(default: Any, about: str, kind: str) -> Any:
+    metadata = {"about": about, "kind": kind}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How this installation behaves."""
+
+    tm_database_url: str = _setting(DEFAULT_URL, "SQLAlchemy URL of the database that keeps the jobs", "text")
+    tm_schema: str | None = _setting(None, "schema of the tables (PostgreSQL), e.g. time_management", "text")
+    tm_auto_upgrade: bool | None = _setting(
+        None, "upgrade the tables on first use; unset: only for SQLite, never for a server", "flag"
+    )
+    tm_lease: timedelta = _setting(timedelta(seconds=30), "how long a running attempt is trusted without renewal", "duration")
+    tm_dispatch_lease: timedelta = _setting(
+        timedelta(seconds=60), "how long a message may wait in the broker before it is sent again; doubles each time", "duration"
+    )
+    tm_poll_interval: timedelta = _setting(timedelta(seconds=1), "how often beat looks for due work at least", "duration")
+    tm_claim_batch: int = _setting(500, "how many due jobs beat claims at once", "count")
+    tm_max_retries: int = _setting(3, "tries after the first for tasks that do not say", "count")
+    tm_backoff_cap: timedelta = _setting(timedelta(minutes=60), "the longest wait of the proportional backoff", "duration")
+    tm_backoff_floor: timedelta = _setting(timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration")
+    tm_default_queue: str | None = _setting(None, "queue of jobs that name none; unset: Celery's routing decides", "text")
+    tm_queue_aliases: Mapping[str, str] = _setting({}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "mapping")
+    tm_publish_retry: Mapping[str, Any] = _setting(
+        {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
+        "kombu's retry policy for one publish; afterwards the job goes back to pending",
+        "mapping",
+    )
+    tm_keep_keys: timedelta = _setting(timedelta(days=7), "how long the key of a success refuses a second run", "duration")
+    tm_verbose: bool = _setting(False, "log every event at INFO instead of DEBUG", "flag")
+
+    @property
+    def renew_every(self) -> float:
+        """Return the seconds between two renewals of a lease: three chances before it ends."""
+        return self.tm_lease.total_seconds() / 3
+
+
+NAMES = frozenset(f.name for f in fields(Settings))
+
+
+def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """Build the settings from `tm_…` entries of an app's configuration, else from the environment."""
+    values: dict[str, Any] = {name: environ[env] for name, env in FROM_ENVIRONMENT.items() if environ.get(env)}
+    values.update((name, value) for name, value in conf.items() if name.startswith("tm_"))
+    for name in values:
+        if name not in NAMES:
+            raise UnknownSetting(name, nearest(name, NAMES))
+    return Settings(**{f.name: _read(f.name, f.metadata["kind"], values[f.name]) for f in fields(Settings) if f.name in values})
+
+
+def _read(name: str, kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    return _READERS[kind](name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidValue(name, f"{value!r} is not a text", "give a non-empty string")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue(name, f"{value!r} is not True or False", "give a bool")
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidValue(name, f"{value!r} is not a count", "give a whole number of zero or more")
+    return value
+
+
+def _duration(name: str, value: Any) -> timedelta:
+    if isinstance(value, str) and value.replace(".", "", 1).isdigit():
+        value = float(value)  # from the environment: plain seconds
+    duration = parse_duration(value, field=name)
+    if duration <= timedelta(0):
+        raise InvalidValue(name, f"{value!r} is not a duration above zero", "give a longer one, e.g. '30s'")
+    return duration
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidValue(name, f"{value!r} is not a mapping", "give a dict")
+    return dict(value)
+
+
+_READERS = {"text": _text, "flag": _flag, "count": _count, "duration": _duration, "mapping": _mapping}

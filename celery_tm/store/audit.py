@@ -1,0 +1,34 @@
+"""Who changed what: people by name, background work as SYSTEM, in the transaction of the change itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from . import tables
+from .database import Transaction
+
+SYSTEM = "SYSTEM"
+
+
+def note(
+    tx: Transaction,
+    action: str,
+    object: str,
+    *,
+    actor: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+) -> None:
+    """Write one line of the audit."""
+    values = {"action": action, "object": object, "before": before, "after": after, "reason": reason}
+    tx.execute(insert(tables.audit).values(at=tx.now, actor=actor or SYSTEM, **values))
+
+
+def lines(tx: Transaction, object: str, *, limit: int = 100) -> list[dict[str, Any]]:
+    """Return what was written about an object, the latest first."""
+    query = select(tables.audit).where(tables.audit.c.object == object).order_by(tables.audit.c.id.desc()).limit(limit)
+    return [dict(row._mapping) for row in tx.execute(query)]

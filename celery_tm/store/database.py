@@ -1,0 +1,258 @@
+"""The database of one installation: one engine per process, transactions with a clock, and errors that say what is wrong.
+
+Engines are made on first use and never shared across a fork. A database that is away raises `DatabaseUnavailable`, a
+missing or old schema `SchemaMissing` or `SchemaOutdated`; everything else passes through.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Executable, Select, Table, Update, create_engine, event, select
+from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import StaticPool
+
+from .. import clock
+from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
+from ..settings import Settings
+from .dialects import DIALECTS, Dialect, Moment, with_driver
+
+T = TypeVar("T")
+TRANSIENT_TRIES = 5
+_inherited: list[Engine] = []  # engines of a parent process: kept, so that their sockets are not closed here
+
+
+class Transaction:
+    """One open transaction: the connection, the database's ways, and the time its statements go by."""
+
+    def __init__(self, connection: Connection, database: Database) -> None:
+        self.connection = connection
+        self.dialect = database.dialect
+        self._options = {"schema_translate_map": {None: database.schema}} if database.schema else {}
+        self._channel = database.channel
+        self._woken = False
+
+    @property
+    def now(self) -> Moment:
+        """Return the present instant, for use in a statement."""
+        return clock.moved_time() or self.dialect.now()
+
+    def later(self, delay: timedelta) -> Moment:
+        """Return the instant `delay` from now, for use in a statement."""
+        moved = clock.moved_time()
+        return moved + delay if moved else self.dialect.later(delay)
+
+    def read_now(self) -> datetime:
+        """Ask for the present instant."""
+        now = self.now
+        return now if isinstance(now, datetime) else self.execute(select(now)).scalar_one()
+
+    def execute(self, statement: Executable, parameters: Sequence[Mapping[str, Any]] | None = None) -> CursorResult[Any]:
+        """Run one statement in the tables' schema."""
+        return self.connection.execute(statement, parameters, execution_options=self._options)
+
+    def insert_new(self, table: Table, values: Mapping[str, Any]) -> bool:
+        """Insert one row and say whether it is new; where a unique index knows it already, change nothing."""
+        if self.dialect.ignores_duplicates:
+            return self.execute(self.dialect.insert_if_new(table).values(**values)).rowcount == 1
+        try:
+            self.execute(table.insert().values(**values))
+        except IntegrityError:
+            return False
+        return True
+
+    def update_returning(self, table: Table, chosen: Select[Any], change: Update) -> Sequence[Row[Any]]:
+        """Lock the rows `chosen` selects by primary key, change them, and return them as they are then."""
+        key = next(iter(table.primary_key.columns))
+        chosen = self.dialect.locked(chosen)
+        if self.dialect.gives_back_updates:
+            # Materialised first: a plain IN (… LIMIT …) may be run again per row and lock more than it takes.
+            picked = chosen.cte("picked")
+            pick = select(picked.c[key.name]).scalar_subquery()
+            return self.execute(change.where(key.in_(pick)).returning(table)).all()
+        ids = [row[0] for row in self.execute(chosen)]
+        if not ids:
+            return []
+        self.execute(change.where(key.in_(ids)))
+        return self.execute(select(table).where(key.in_(ids))).all()
+
+    def update_one(self, table: Table, key_value: str, change: Update) -> Row[Any] | None:
+        """Change the row that the statement's conditions let it change, and return it as it is then."""
+        key = next(iter(table.primary_key.columns))
+        change = change.where(key == key_value)
+        if self.dialect.gives_back_updates:
+            return self.execute(change.returning(table)).first()
+        if not self.execute(change).rowcount:
+            return None
+        return self.execute(select(table).where(key == key_value)).first()
+
+    def wake(self) -> None:
+        """Wake beat when this commits; once is enough however much was written."""
+        if not self._woken:
+            self.dialect.wake(self.connection, self._channel)
+            self._woken = True
+
+
+class Database:
+    """Where the jobs live."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url = _read_url(settings.tm_database_url)
+        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]()
+        self.schema = settings.tm_schema
+        self.channel = f"celery_tm_{self.schema or 'default'}"
+        self._engine: Engine | None = None
+        self._pid = 0
+        self._schema_checked = False
+        self._lock = threading.Lock()
+
+    @property
+    def safe_url(self) -> str:
+        """Return the URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @property
+    def engine(self) -> Engine:
+        """Return this process' engine."""
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._make_engine()
+        assert self._engine is not None
+        return self._engine
+
+    def _make_engine(self) -> None:
+        if self._engine is not None:
+            _inherited.append(self._engine)
+        memory = self.url.get_backend_name() == "sqlite" and self.url.database in (None, "", ":memory:")
+        pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {"pool_pre_ping": self.dialect.is_server}
+        if self.dialect.name == "mysql":
+            pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
+        arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})
+        try:
+            self._engine = create_engine(self.url, connect_args=arguments, **pool)
+        except ImportError as error:
+            raise DriverMissing(self.safe_url, self.dialect.extra) from error
+        if not self.dialect.is_server:
+            _prepare_sqlite(self._engine, self.dialect)
+        self._pid, self._schema_checked = os.getpid(), False
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[Transaction]:
+        """Open a transaction that commits at the end of the block, or rolls back."""
+        self.check_schema()
+        with self.translated_errors(), self.engine.connect() as connection:
+            connection = connection.execution_options(tm_write=write)
+            with connection.begin():
+                yield Transaction(connection, self)
+
+    def run(self, work: Callable[[Transaction], T]) -> T:
+        """Do `work` in a transaction of its own; start over if it met a deadlock. `work` may run more than once."""
+        for _ in range(TRANSIENT_TRIES - 1):
+            try:
+                with self.transaction() as tx:
+                    return work(tx)
+            except DatabaseUnavailable as error:
+                cause = error.__cause__
+                if not (isinstance(cause, DBAPIError) and self.dialect.is_transient(cause)):
+                    raise
+        with self.transaction() as tx:
+            return work(tx)
+
+    def joined(self, connection: Connection) -> Transaction:
+        """Return a transaction that the caller owns, on the caller's connection."""
+        self.check_schema()
+        return Transaction(connection, self)
+
+    def check_schema(self) -> None:
+        """Make sure, once per process, that the tables are there and of this release."""
+        if not self._schema_checked or self._pid != os.getpid():
+            from . import schema
+
+            schema.ensure(self)
+            self._schema_checked = True
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        """Turn the driver's errors into ours where ours say more."""
+        try:
+            yield
+        except DBAPIError as error:
+            if self.dialect.lacks_table(error):
+                raise SchemaMissing(self.safe_url) from error
+            if self.dialect.is_outage(error):
+                raise DatabaseUnavailable(self.safe_url, _first_line(error.orig)) from error
+            raise
+        except PoolTimeout as error:
+            raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
+
+    def dispose(self) -> None:
+        """Close this process' connections."""
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+
+
+def _prepare_sqlite(engine: Engine, dialect: Dialect) -> None:
+    """WAL lets readers read while one writes; FULL waits for the disk, so a commit survives a power cut."""
+
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.execute("PRAGMA busy_timeout = 30000")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        dialect.begin(connection, write=connection.get_execution_options().get("tm_write", True))
+
+
+def _read_url(text: str) -> URL:
+    try:
+        url = with_driver(make_url(text))
+        backend = url.get_backend_name()
+        url.get_dialect()
+    except (ArgumentError, ValueError):
+        raise InvalidValue("tm_database_url", "it is not a database URL", _EXAMPLE) from None
+    except NoSuchModuleError:
+        raise InvalidValue("tm_database_url", f"unknown database or driver in {text.split(':')[0]!r}", _EXAMPLE) from None
+    except ImportError as error:
+        raise DriverMissing(url.render_as_string(hide_password=True), backend) from error
+    if backend not in DIALECTS:
+        raise InvalidValue("tm_database_url", f"{backend} is not supported", _EXAMPLE)
+    return url
+
+
+_EXAMPLE = "use e.g. 'sqlite:///celery_tm.db', 'postgresql://user@host/db' or 'mysql://user@host/db'"
+
+
+def _first_line(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def same_database(ours: URL, theirs: URL) -> bool:
+    """Say whether two URLs mean one database, whatever driver, user or spelling of localhost they use."""
+    return _identity(ours) == _identity(theirs)
+
+
+def _identity(url: URL) -> tuple[object, ...]:
+    backend = {"mariadb": "mysql"}.get(url.get_backend_name(), url.get_backend_name())
+    if backend == "sqlite":
+        memory = url.database in (None, "", ":memory:")
+        return (backend, ":memory:" if memory else os.path.realpath(str(url.database)))
+    host = url.host or url.query.get("host") or "localhost"
+    local = host in ("localhost", "127.0.0.1", "::1") or str(host).startswith("/")
+    port = url.port or {"postgresql": 5432, "mysql": 3306}.get(backend)
+    return (backend, "localhost" if local else host, port, url.database)
+
+
+

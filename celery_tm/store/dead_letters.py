@@ -1,0 +1,99 @@
+"""Jobs that will not be tried again by themselves, until a person acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from ..domain.execution import MAX_ERROR, MAX_TRACEBACK, Failure, cut
+from ..domain.job import Job, JobState
+from . import jobs, tables
+from .database import Transaction
+
+dead_letter = tables.dead_letter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetter:
+    """One row of `tm_dead_letter`: the job as it was, why it was buried, and its last error."""
+
+    job: Job
+    reason: str
+    traceback: str | None
+    buried_at: datetime
+
+    @property
+    def id(self) -> str:
+        """Return the job's id, which is the dead letter's too."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """Return the task's name."""
+        return self.job.task
+
+    @property
+    def attempts(self) -> int:
+        """Return how often it was tried."""
+        return self.job.attempt
+
+    @property
+    def last_error(self) -> str | None:
+        """Return what the last attempt ended with."""
+        return self.job.last_error
+
+
+def bury(tx: Transaction, job: Job, *, reason: str, failure: Failure) -> None:
+    """Write a job to the dead letters; removing its row is the caller's part of the same transaction."""
+    values = jobs.columns_of(job) | {
+        "last_error": cut(failure.error, MAX_ERROR),
+        "traceback": cut(failure.traceback, MAX_TRACEBACK),
+        "reason": reason,
+        "buried_at": tx.now,
+        "lease_until": None,
+    }
+    tx.execute(insert(dead_letter).values(**values))
+
+
+def find(tx: Transaction, id: str) -> DeadLetter | None:
+    """Return one dead letter."""
+    row = tx.execute(select(dead_letter).where(dead_letter.c.id == id)).first()
+    return _read(row) if row else None
+
+
+def select_letters(tx: Transaction, *, task: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+    """Return the latest dead letters."""
+    query = select(dead_letter).order_by(dead_letter.c.buried_at.desc(), dead_letter.c.id).limit(limit)
+    if task is not None:
+        query = query.where(dead_letter.c.task == task)
+    return [_read(row) for row in tx.execute(query)]
+
+
+def revive(tx: Transaction, letter: DeadLetter) -> Job | None:
+    """Give a dead letter another chance, with all its tries again, now.
+
+    Attempts go on counting, so that no earlier delivery or record is mistaken for a new one. None if somebody else revived
+    or purged it, or its key has been taken by another job meanwhile.
+    """
+    if not remove(tx, letter.id):
+        return None
+    attempt = letter.job.attempt + 1
+    job = replace(
+        letter.job, state=JobState.PENDING, attempt=attempt, tries_from=attempt, dispatches=0, lease_until=None,
+        claimed_by=None, claimed_at=None, cancel_requested=False, progress=None, run_at=tx.read_now(), expires_at=None,
+    )  # fmt: skip
+    return job if tx.insert_new(jobs.job, jobs.columns_of(job)) else None
+
+
+def remove(tx: Transaction, id: str) -> bool:
+    """Delete a dead letter; False if it is gone already."""
+    return tx.execute(delete(dead_letter).where(dead_letter.c.id == id)).rowcount == 1
+
+
+def _read(row: Row[Any]) -> DeadLetter:
+    extra = {name: row._mapping[name] for name in ("reason", "traceback", "buried_at")}
+    return DeadLetter(job=jobs.read_job(row._mapping), **extra)

@@ -1,0 +1,203 @@
+"""What the databases do differently, in one place: clocks, upserts, locks and rows given back by an UPDATE."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Insert, Interval, Select, Table, func, literal, literal_column, text, tuple_
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from .types import Instant
+
+Moment = datetime | ColumnElement[datetime]
+
+
+class Dialect(ABC):
+    """The ways of one kind of database."""
+
+    name: ClassVar[str]
+    extra: ClassVar[str]
+    gives_back_updates: ClassVar[bool] = True
+    skips_locked: ClassVar[bool] = True
+    # MySQL reports an ignored duplicate like a new row, but an error there does not end the transaction.
+    ignores_duplicates: ClassVar[bool] = True
+    is_server: ClassVar[bool] = True
+
+    @abstractmethod
+    def now(self) -> Moment:
+        """Return the database's time: one and the same within a statement, and usable by an index."""
+
+    @abstractmethod
+    def later(self, delay: timedelta) -> Moment:
+        """Return the database's time plus `delay`."""
+
+    @abstractmethod
+    def insert_if_new(self, table: Table) -> Insert:
+        """Return an INSERT that leaves rows alone that are there already, by any unique index."""
+
+    @abstractmethod
+    def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
+        """Return an INSERT that overwrites the row with the same keys."""
+
+    def locked(self, select: Select[Any]) -> Select[Any]:
+        """Return the SELECT such that its rows are this transaction's, and rows of others are passed over."""
+        return select.with_for_update(skip_locked=True) if self.skips_locked else select
+
+    def latest(self, select: Select[Any]) -> Select[Any]:
+        """Return the SELECT such that it sees what is committed now."""
+        return select
+
+    def wake(self, connection: Connection, channel: str) -> None:  # noqa: B027
+        """Wake the beats that listen, when the transaction commits; where nobody can listen, do nothing."""
+
+    def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: B027
+        """Start a transaction the way claims need it."""
+
+    @abstractmethod
+    def is_transient(self, error: DBAPIError) -> bool:
+        """Say whether the whole transaction may simply be run again."""
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        """Say whether the database is away, as opposed to: did not like what it was told."""
+        return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
+
+    @abstractmethod
+    def lacks_table(self, error: DBAPIError) -> bool:
+        """Say whether the error means that a table does not exist."""
+
+    @abstractmethod
+    def connect_args(self) -> dict[str, Any]:
+        """Return what the driver needs to notice a dead server in time."""
+
+
+class PostgreSQL(Dialect):
+    name = "postgresql"
+    extra = "postgres"
+
+    def now(self) -> Moment:
+        # Not now(): a caller's transaction may be old. Not clock_timestamp(): volatile, so no index could use it.
+        return func.statement_timestamp(type_=Instant)
+
+    def later(self, delay: timedelta) -> Moment:
+        return func.statement_timestamp(type_=Instant).op("+", return_type=Instant())(literal(delay, Interval))
+
+    def insert_if_new(self, table: Table) -> Insert:
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
+        insert = postgresql.insert(table).values(**values)
+        changed = {name: insert.excluded[name] for name in values if name not in keys}
+        return insert.on_conflict_do_update(index_elements=list(keys), set_=changed)
+
+    def wake(self, connection: Connection, channel: str) -> None:
+        connection.execute(func.pg_notify(channel, "").select())
+
+    def is_transient(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in ("40001", "40P01", "55P03")
+
+    def lacks_table(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in ("42P01", "3F000")
+
+    def connect_args(self) -> dict[str, Any]:
+        return {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+class MySQL(Dialect):
+    """MySQL 8 and MariaDB 10.6 or later."""
+
+    name = "mysql"
+    extra = "mysql"
+    gives_back_updates = False
+    ignores_duplicates = False
+
+    def now(self) -> Moment:
+        return func.utc_timestamp(literal_column("6"), type_=Instant)
+
+    def later(self, delay: timedelta) -> Moment:
+        micros = delay // timedelta(microseconds=1)
+        return func.timestampadd(text("MICROSECOND"), micros, func.utc_timestamp(literal_column("6")), type_=Instant)
+
+    def insert_if_new(self, table: Table) -> Insert:
+        first = next(iter(table.primary_key.columns))
+        # Not INSERT IGNORE, which would also swallow values that do not fit.
+        return mysql.insert(table).on_duplicate_key_update({first.name: first})
+
+    def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
+        insert = mysql.insert(table).values(**values)
+        return insert.on_duplicate_key_update({n: insert.inserted[n] for n in values if n not in keys})
+
+    def latest(self, select: Select[Any]) -> Select[Any]:
+        # A caller's transaction may be REPEATABLE READ; only a locking read looks past its snapshot.
+        return select.with_for_update(read=True)
+
+    def is_transient(self, error: DBAPIError) -> bool:
+        return _number(error) in (1205, 1213)
+
+    def lacks_table(self, error: DBAPIError) -> bool:
+        return _number(error) == 1146
+
+    def connect_args(self) -> dict[str, Any]:
+        return {"connect_timeout": 5, "charset": "utf8mb4"}
+
+
+class SQLite(Dialect):
+    name = "sqlite"
+    extra = ""
+    skips_locked = False
+    is_server = False
+
+    def now(self) -> Moment:
+        return datetime.now(UTC)  # an embedded database has this machine's clock
+
+    def later(self, delay: timedelta) -> Moment:
+        return datetime.now(UTC) + delay
+
+    def insert_if_new(self, table: Table) -> Insert:
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
+        insert = sqlite.insert(table).values(**values)
+        changed = {name: insert.excluded[name] for name in values if name not in keys}
+        return insert.on_conflict_do_update(index_elements=list(keys), set_=changed)
+
+    def begin(self, connection: Connection, *, write: bool) -> None:
+        # Immediate: take the write lock before reading, so that two claims never read the same rows.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    def is_transient(self, error: DBAPIError) -> bool:
+        return "database is locked" in str(error.orig)
+
+    def lacks_table(self, error: DBAPIError) -> bool:
+        return "no such table" in str(error.orig)
+
+    def connect_args(self) -> dict[str, Any]:
+        return {"timeout": 30}
+
+
+def _number(error: DBAPIError) -> int | None:
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+DIALECTS: Mapping[str, type[Dialect]] = {
+    "postgresql": PostgreSQL,
+    "mysql": MySQL,
+    "mariadb": MySQL,
+    "sqlite": SQLite,
+}
+DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+
+
+def with_driver(url: URL) -> URL:
+    """Return the URL with the driver this package brings, where it names none."""
+    return url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
+
+
+def pairs(*columns: ColumnElement[Any]) -> Any:
+    """Return a row value to compare with a list of tuples."""
+    return tuple_(*columns)

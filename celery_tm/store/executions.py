@@ -1,0 +1,87 @@
+"""Records of attempts: written once when an attempt ended, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Row, insert, select
+
+from ..domain.execution import MAX_ERROR, MAX_MESSAGE, MAX_TRACEBACK, Execution, Failure, Outcome, cut
+from ..domain.ids import execution_id
+from ..domain.job import Job, JobState, Source
+from . import tables
+from .database import Transaction
+
+execution = tables.execution
+COLUMNS = tuple(f.name for f in fields(Execution))
+
+
+def record(
+    tx: Transaction,
+    job: Job,
+    outcome: Outcome,
+    *,
+    message: str | None = None,
+    failure: Failure | None = None,
+    actor: str | None = None,
+) -> str:
+    """Write how `job`'s present attempt ended and return the record's id."""
+    started = job.state is JobState.RUNNING
+    id = execution_id(job.id, job.attempt)
+    tx.execute(
+        insert(execution).values(
+            id=id,
+            job=job.id,
+            task=job.task,
+            source=job.source,
+            occurrence=job.occurrence,
+            entity_id=job.entity_id,
+            attempt=job.attempt,
+            started_at=job.claimed_at if started else None,
+            completed_at=tx.now,
+            outcome=outcome,
+            message=cut(message, MAX_MESSAGE),
+            error=cut(failure.error, MAX_ERROR) if failure else None,
+            traceback=cut(failure.traceback, MAX_TRACEBACK) if failure else None,
+            worker=job.claimed_by if started else None,
+            actor=actor or job.actor,
+        )
+    )
+    return id
+
+
+def find(tx: Transaction, id: str) -> Execution | None:
+    """Return one record."""
+    row = tx.execute(select(execution).where(execution.c.id == id)).first()
+    return read_execution(row) if row else None
+
+
+def of_job(tx: Transaction, job: str) -> list[Execution]:
+    """Return every recorded attempt of a job, the last one first."""
+    query = select(execution).where(execution.c.job == job).order_by(execution.c.attempt.desc())
+    return [read_execution(row) for row in tx.execute(query)]
+
+
+def latest(
+    tx: Transaction, *, task: str | None = None, definition: str | None = None, job: str | None = None, limit: int = 50
+) -> Sequence[Execution]:
+    """Return the latest records, of a task, of a definition (by id) or of a job."""
+    query = select(execution).order_by(execution.c.completed_at.desc(), execution.c.id).limit(limit)
+    if task is not None:
+        query = query.where(execution.c.task == task)
+    if job is not None:
+        query = query.where(execution.c.job == job)
+    if definition is not None:
+        occurrence = tables.occurrence
+        mine = select(occurrence.c.id).where(occurrence.c.definition == definition)
+        query = query.where(execution.c.occurrence.in_(mine))
+    return [read_execution(row) for row in tx.execute(query)]
+
+
+def read_execution(row: Row[Any]) -> Execution:
+    """Return a row as a value."""
+    values = {name: row._mapping[name] for name in COLUMNS}
+    values["source"], values["outcome"] = Source(values["source"]), Outcome(values["outcome"])
+    return Execution(**values)

@@ -1,0 +1,80 @@
+"""What became of a job, whether its row is still there or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from ..domain.codec import decode
+from ..domain.execution import STATUS, Execution
+from ..domain.job import Job, JobState, Status
+from . import dead_letters, executions, jobs, keys
+from .database import Transaction
+from .keys import DoneKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStory:
+    """One job's life so far."""
+
+    id: str
+    task: str
+    state: Status
+    attempt: int
+    attempt_count: int
+    executions: Sequence[Execution] = field(default_factory=list)
+    job: Job | None = None
+    run_at: datetime | None = None
+    locked_by: str | None = None
+    locked_at: datetime | None = None
+    last_error: str | None = None
+    progress: str | None = None
+    result: object = None
+    reason: str | None = None
+
+
+def story(tx: Transaction, id: str) -> JobStory | None:
+    """Return a job's life so far, or None if nothing is known of it (any more)."""
+    attempts = executions.of_job(tx, id)
+    owed = jobs.find(tx, id)
+    if owed:
+        return _owed(owed, attempts)
+    letter = dead_letters.find(tx, id)
+    if letter:
+        ended = _ended(letter.job.task, id, Status.FAILED, attempts)
+        return replace(ended, job=letter.job, last_error=letter.last_error, reason=letter.reason)
+    done = keys.find_by_job(tx, id)
+    if attempts:
+        last = attempts[0]
+        ended = _ended(last.task, id, STATUS[last.outcome], attempts)
+        return replace(ended, last_error=last.error, reason=last.message, result=decode(done.result) if done else None)
+    return _kept(done) if done else None
+
+
+def _owed(job: Job, attempts: Sequence[Execution]) -> JobStory:
+    started = job.state is JobState.RUNNING
+    return JobStory(
+        id=job.id,
+        task=job.task,
+        state=job.status,
+        attempt=job.attempt,
+        attempt_count=len(attempts) + started,
+        executions=attempts,
+        job=job,
+        run_at=job.run_at,
+        locked_by=job.claimed_by,
+        locked_at=job.claimed_at,
+        last_error=job.last_error,
+        progress=job.progress,
+    )
+
+
+def _ended(task: str, id: str, state: Status, attempts: Sequence[Execution]) -> JobStory:
+    last = attempts[0].attempt if attempts else 0
+    return JobStory(id=id, task=task, state=state, attempt=last, attempt_count=len(attempts), executions=attempts)
+
+
+def _kept(done: DoneKey) -> JobStory:
+    return replace(_ended(done.task, done.job, Status.SUCCEEDED, []), result=decode(done.result))
+

@@ -1,0 +1,277 @@
+"""The statements that move a job: insert, claim, release, admit, renew, reschedule, remove.
+
+Each one that finishes, renews or moves work carries the attempt, so a worker that lost its lease finds no row and changes
+nothing. What else must happen in the same transaction (records, keys, dead letters) is `store.settlement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Row, and_, case, delete, func, insert, null, or_, select, update
+
+from ..domain.job import Job, JobState, Source
+from ..domain.retry import TryAgain
+from . import tables
+from .database import Transaction
+from .dialects import Moment, pairs
+from .tables import IS_DISPATCHED, IS_LEASED, IS_PENDING, IS_RUNNING
+
+job = tables.job
+COLUMNS = tuple(f.name for f in fields(Job))
+LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
+
+
+def read_job(row: Row[Any] | Mapping[str, Any]) -> Job:
+    """Return a row as a value."""
+    mapping = row if isinstance(row, Mapping) else row._mapping
+    values = {name: mapping[name] for name in COLUMNS}
+    values["state"] = JobState(values["state"])
+    values["source"] = Source(values["source"])
+    values["options"] = values["options"] or {}
+    return Job(**values)
+
+
+def columns_of(value: Job) -> dict[str, Any]:
+    """Return a job as the columns of its row."""
+    return {name: getattr(value, name) for name in COLUMNS}
+
+
+def insert_after(tx: Transaction, value: Job, *, delay: timedelta | None, lease: timedelta | None = None) -> Job | None:
+    """Insert a job due `delay` from now by the database's clock (or at its `run_at`); None if its id or key is taken.
+
+    With a `lease` the job is written as dispatched already: the caller publishes it right after commit.
+    """
+    clocked: dict[str, Moment] = {"created_at": tx.now}
+    if delay is not None:
+        clocked["run_at"] = tx.later(delay)
+    if lease is not None:
+        clocked |= {"lease_until": tx.later(lease), "claimed_at": tx.now}
+    values = columns_of(value) | clocked
+    if not tx.dialect.gives_back_updates:
+        if not tx.insert_new(job, values):
+            return None
+        row = tx.execute(select(job.c.run_at, job.c.created_at).where(job.c.id == value.id)).one()
+    else:
+        statement = tx.dialect.insert_if_new(job).values(**values).returning(job.c.run_at, job.c.created_at)
+        found = tx.execute(statement).first()
+        if found is None:
+            return None
+        row = found
+    return replace(value, run_at=row.run_at, created_at=row.created_at)
+
+
+def insert_many(tx: Transaction, values: Sequence[Job]) -> set[str]:
+    """Insert jobs at once and return the ids of those whose id and key were not taken."""
+    if not values:
+        return set()
+    rows = [columns_of(value) for value in values]
+    if all(value.dedupe_key is None for value in values):
+        tx.execute(insert(job), rows)  # fresh ids, nothing to meet
+        return {value.id for value in values}
+    tx.execute(tx.dialect.insert_if_new(job), rows)
+    return {row.id for row in _in_chunks(tx, job.c.id, [value.id for value in values])}
+
+
+def _in_chunks(tx: Transaction, column: Any, values: Sequence[str]) -> Iterable[Row[Any]]:
+    for start in range(0, len(values), 1000):
+        yield from tx.execute(select(job).where(column.in_(values[start : start + 1000])))
+
+
+def insert_running(tx: Transaction, value: Job, *, lease: timedelta) -> Job | None:
+    """Insert a direct call as running; None if its id or key is taken, or an attempt of it is recorded already."""
+    recorded = select(tables.execution.c.id).where(tables.execution.c.job == value.id).limit(1)
+    if tx.execute(recorded).first() is not None:
+        return None
+    now = tx.read_now()
+    value = replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)
+    return value if tx.insert_new(job, columns_of(value)) else None
+
+
+def find(tx: Transaction, id: str) -> Job | None:
+    """Return a job that is still owed."""
+    row = tx.execute(select(job).where(job.c.id == id)).first()
+    return read_job(row) if row else None
+
+
+def find_by_key(tx: Transaction, task: str, key: str) -> Job | None:
+    """Return the owed job that has this key, as it is committed now, even if the transaction's snapshot is older."""
+    query = select(job).where(job.c.dedupe_key == key, job.c.task == task)
+    row = tx.execute(tx.dialect.latest(query)).first()
+    return read_job(row) if row else None
+
+
+def find_by_keys(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Job]:
+    """Return the owed jobs that have these (task, key) pairs."""
+    found: dict[tuple[str, str], Job] = {}
+    for start in range(0, len(wanted), 500):
+        condition = pairs(job.c.task, job.c.dedupe_key).in_(wanted[start : start + 500])
+        for row in tx.execute(select(job).where(condition)):
+            found[row.task, row.dedupe_key] = read_job(row)
+    return found
+
+
+def select_jobs(
+    tx: Transaction, *, state: str | None = None, task: str | None = None, entity_id: str | None = None, limit: int = 100
+) -> list[Job]:
+    """Return owed jobs, those due first in front."""
+    query = select(job).order_by(job.c.run_at, job.c.id).limit(limit)
+    for column, wanted in ((job.c.state, state), (job.c.task, task), (job.c.entity_id, entity_id)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    return [read_job(row) for row in tx.execute(query)]
+
+
+def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
+    """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased."""
+    due = select(job.c.id).where(IS_PENDING, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
+    claim = update(job).values(
+        state=JobState.DISPATCHED,
+        claimed_by=node,
+        claimed_at=tx.now,
+        lease_until=_dispatch_lease(tx, lease),
+        dispatches=job.c.dispatches + 1,
+    )
+    return sorted(map(read_job, tx.update_returning(job, due, claim)), key=lambda taken: (taken.run_at, taken.id))
+
+
+def _dispatch_lease(tx: Transaction, lease: timedelta) -> Any:
+    """Return the end of the lease: twice as far with each dispatch, so that a slow queue is not flooded."""
+    steps = [(job.c.dispatches == n, tx.later(lease * 2**n)) for n in range(LONGEST_LEASE)]
+    return case(*steps, else_=tx.later(lease * 2**LONGEST_LEASE))
+
+
+def release(tx: Transaction, claimed: Sequence[Job]) -> int:
+    """Give back jobs whose message the broker did not take: dispatched → pending, no try and no dispatch used."""
+    return _wait_again(tx, claimed, job.c.dispatches - 1)
+
+
+def redispatch(tx: Transaction, lost: Sequence[Job]) -> int:
+    """Give back jobs whose message got lost: dispatched → pending, no try used, the next lease longer."""
+    return _wait_again(tx, lost, job.c.dispatches)
+
+
+def _wait_again(tx: Transaction, claimed: Sequence[Job], dispatches: Any) -> int:
+    if not claimed:
+        return 0
+    ours = pairs(job.c.id, job.c.attempt).in_([(one.id, one.attempt) for one in claimed])
+    return tx.execute(update(job).where(ours, IS_DISPATCHED).values(_WAITING | {"dispatches": dispatches})).rowcount
+
+
+_WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null(), "claimed_at": null()}
+
+
+def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
+    """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run."""
+    key = tables.key
+    has_succeeded = (
+        select(key.c.job)
+        .where(key.c.task == job.c.task, key.c.key == job.c.dedupe_key, key.c.kept_until > tx.now)
+        .correlate(job)
+        .exists()
+    )
+    may_start = or_(IS_DISPATCHED, and_(IS_PENDING, job.c.run_at <= tx.now))
+    in_time = or_(job.c.expires_at.is_(None), job.c.expires_at > tx.now)
+    row = tx.update_one(
+        job,
+        id,
+        update(job)
+        .where(job.c.attempt == attempt, may_start, in_time, ~has_succeeded)
+        .values(state=JobState.RUNNING, claimed_by=worker, claimed_at=tx.now, lease_until=tx.later(lease)),
+    )
+    return read_job(row) if row else None
+
+
+def renew(tx: Transaction, running: Sequence[tuple[str, int]], *, lease: timedelta) -> dict[tuple[str, int], bool]:
+    """Lengthen the leases of these attempts; return those still held, and whether each was asked to stop."""
+    if not running:
+        return {}
+    held = and_(pairs(job.c.id, job.c.attempt).in_(list(running)), IS_RUNNING)
+    change = update(job).where(held).values(lease_until=tx.later(lease))
+    if tx.dialect.gives_back_updates:
+        rows = tx.execute(change.returning(job.c.id, job.c.attempt, job.c.cancel_requested)).all()
+    else:
+        tx.execute(change)
+        rows = tx.execute(select(job.c.id, job.c.attempt, job.c.cancel_requested).where(held)).all()
+    return {(row.id, row.attempt): row.cancel_requested for row in rows}
+
+
+def report_progress(tx: Transaction, id: str, attempt: int, message: str) -> bool:
+    """Show how far a running attempt has come; False if its lease was lost."""
+    held = _held(id, attempt)
+    return tx.execute(update(job).where(held).values(progress=message)).rowcount == 1
+
+
+def remove_running(tx: Transaction, id: str, attempt: int) -> bool:
+    """End a running attempt's job: the row goes. False: the lease was lost, and nothing may be written."""
+    return tx.execute(delete(job).where(_held(id, attempt))).rowcount == 1
+
+
+def remove_waiting(tx: Transaction, id: str, attempt: int) -> bool:
+    """End a job that is not running: the row goes. False: it runs, or is gone."""
+    waiting = and_(job.c.id == id, job.c.attempt == attempt, ~IS_RUNNING)
+    return tx.execute(delete(job).where(waiting)).rowcount == 1
+
+
+def reschedule(tx: Transaction, id: str, attempt: int, then: TryAgain, *, error: str | None) -> bool:
+    """Give a running attempt's job its next try: running → pending, attempt + 1.
+
+    False: the lease was lost, or the job was cancelled meanwhile and is not to be tried again.
+    """
+    change = _WAITING | {"attempt": attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
+    change |= {"last_error": error, "progress": null()}
+    change |= {name: text for name, text in (("args", then.args), ("kwargs", then.kwargs)) if text is not None}
+    held = and_(_held(id, attempt), job.c.cancel_requested.is_(False))
+    return tx.execute(update(job).where(held).values(change)).rowcount == 1
+
+
+def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
+    """Ask a running attempt to stop."""
+    return tx.execute(update(job).where(_held(id, attempt)).values(cancel_requested=True)).rowcount == 1
+
+
+def _held(id: str, attempt: int) -> Any:
+    return and_(job.c.id == id, job.c.attempt == attempt, IS_RUNNING)
+
+
+def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
+    """Lock and return jobs whose lease has ended, the longest ago first; those of another sweeper are passed over."""
+    found: list[Job] = []
+    for state in (IS_RUNNING, IS_DISPATCHED):  # one by one: so every database finds both by index
+        query = select(job).where(IS_LEASED, state, job.c.lease_until <= tx.now).order_by(job.c.lease_until).limit(limit)
+        found += [read_job(row) for row in tx.execute(tx.dialect.locked(query))]
+    return found
+
+
+def lock_matching(
+    tx: Transaction, *, id: str | None = None, key: str | None = None, entity_id: str | None = None, task: str | None = None
+) -> list[Job]:
+    """Lock and return the owed jobs that fit all that is given."""
+    query = select(job)
+    for column, wanted in ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    query = query.with_for_update() if tx.dialect.skips_locked else query
+    return [read_job(row) for row in tx.execute(query)]
+
+
+def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> Job | None:
+    """Overwrite the pending job that has the same key with new arguments and a new time; None if none is pending."""
+    kept = ("id", "task", "dedupe_key", "state", "attempt", "created_at", "source")
+    change = {name: v for name, v in columns_of(value).items() if name not in kept} | _WAITING
+    change |= {"tries_from": job.c.attempt, "dispatches": 0}
+    if delay is not None:
+        change["run_at"] = tx.later(delay)
+    existing = find_by_key(tx, value.task, value.dedupe_key or "")
+    if existing is None:
+        return None
+    row = tx.update_one(job, existing.id, update(job).where(job.c.attempt == existing.attempt, IS_PENDING).values(change))
+    return read_job(row) if row else None
+
+
+def count_by_state(tx: Transaction) -> dict[str, int]:
+    """Return how many jobs are in each state."""
+    return {row[0]: row[1] for row in tx.execute(select(job.c.state, func.count()).group_by(job.c.state))}

@@ -1,0 +1,90 @@
+"""Bringing the tables to this release, and telling when they are not.
+
+The embedded SQLite database upgrades itself. A server's never does without being told (`celery -A app tm schema upgrade`,
+or `tm_auto_upgrade`): it is somebody's production, and locks and grants are theirs to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
+
+from ..errors import SchemaMissing, SchemaOutdated
+from .database import Database
+
+VERSION_TABLE = "tm_schema_version"
+
+
+def ensure(database: Database) -> None:
+    """Raise unless the tables are of this release; upgrade first where that is allowed."""
+    found = current(database)
+    if found == latest():
+        return
+    wanted = database.settings.tm_auto_upgrade
+    if wanted or (wanted is None and not database.dialect.is_server):
+        upgrade(database)
+    elif found is None:
+        raise SchemaMissing(database.safe_url)
+    else:
+        raise SchemaOutdated(database.safe_url, found, latest())
+
+
+def current(database: Database) -> str | None:
+    """Return the revision the tables are at, or None where there are none."""
+    with database.translated_errors(), database.engine.connect() as connection:
+        connection = connection.execution_options(tm_write=False)
+        return _context(connection, database).get_current_revision()
+
+
+@lru_cache(maxsize=1)
+def latest() -> str:
+    """Return the revision this release needs."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def upgrade(database: Database, revision: str = "head") -> str:
+    """Bring the tables to `revision` in one transaction and return it; another node doing the same is waited for."""
+    with database.translated_errors(), database.engine.begin() as connection, _alone(connection, database):
+        if database.schema and database.dialect.name == "postgresql":
+            connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
+        config = _config()
+        config.attributes["connection"] = connection.execution_options(
+            schema_translate_map={None: database.schema} if database.schema else {}
+        )
+        config.attributes["schema"] = database.schema
+        command.upgrade(config, revision)
+    return current(database) or ""
+
+
+@contextmanager
+def _alone(connection: Connection, database: Database) -> Iterator[None]:
+    """Let one node upgrade at a time. SQLite's immediate transaction already does."""
+    if database.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('celery_tm schema'))")
+    elif database.dialect.name == "mysql":
+        connection.exec_driver_sql("SELECT GET_LOCK('celery_tm schema', 60)")
+    yield
+    if database.dialect.name == "mysql":
+        connection.exec_driver_sql("SELECT RELEASE_LOCK('celery_tm schema')")
+
+
+def _context(connection: Connection, database: Database) -> MigrationContext:
+    return MigrationContext.configure(
+        connection, opts={"version_table": VERSION_TABLE, "version_table_schema": database.schema}
+    )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config

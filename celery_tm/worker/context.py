@@ -1,0 +1,164 @@
+"""What a running body knows about its job, and how it reports back: `self.job`, `celery_tm.current_job()`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.ids import execution_id
+from ..domain.job import Job
+from ..errors import DatabaseUnavailable, TmError
+from ..installation import Installation
+from ..store import jobs, logs
+
+PROGRESS_EVERY = 0.2  # seconds between two writes of progress; what comes faster is kept and written later
+
+_current: ContextVar[JobContext | None] = ContextVar("celery_tm_job", default=None)
+
+
+class JobContext:
+    """One admitted attempt, seen from inside the body."""
+
+    def __init__(self, job: Job, installation: Installation | None) -> None:
+        self.job = job
+        self.installation = installation  # None: detached, called without a worker; reports stay in memory
+        self.entered = False  # the body has been called
+        self.finishing = False  # its end is being written
+        self.settled = False  # its end is written
+        self.gives_up = False  # the body has used up the tries it allows itself
+        self.success_message: str | None = None
+        self.failure_message: str | None = None
+        self.progress: str | None = None
+        self.stopped = False  # the body has seen that it should stop
+        self._stop = threading.Event()
+        self._lost = threading.Event()
+        self._unwritten: str | None = None
+        self._written_at = 0.0
+
+    @property
+    def id(self) -> str:
+        """Return the job's id, which is the Celery task id."""
+        return self.job.id
+
+    @property
+    def attempt(self) -> int:
+        """Return which try this is, from 1."""
+        return self.job.attempt
+
+    @property
+    def execution_id(self) -> str:
+        """Return the id under which this attempt is recorded."""
+        return execution_id(self.job.id, self.job.attempt)
+
+    @property
+    def entity_id(self) -> str | None:
+        """Return what the job is about, as given to `defer`."""
+        return self.job.entity_id
+
+    @property
+    def scope(self) -> Mapping[str, Any]:
+        """Return the ids given to `defer` as scope."""
+        return self.job.scope or {}
+
+    @property
+    def key(self) -> str | None:
+        """Return the job's dedupe key."""
+        return self.job.dedupe_key
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """Return the instant this attempt was due."""
+        return self.job.run_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """Return when the gate let this attempt in, by the database's clock."""
+        return self.job.claimed_at
+
+    @property
+    def cancelled(self) -> bool:
+        """Say whether the body should stop: it was cancelled, or its lease is lost.
+
+        A body that has been told so and then returns counts as cancelled, not as done.
+        """
+        self.stopped = self._stop.is_set() or self._lost.is_set()
+        return self.stopped
+
+    @property
+    def lease_lost(self) -> bool:
+        """Say whether another attempt has taken over; nothing of this one will be recorded."""
+        return self._lost.is_set()
+
+    def report_success(self, message: str | None = None) -> None:
+        """Keep a message with the record of success."""
+        self.success_message = message or self.success_message
+
+    def report_failure(self, error: str | BaseException) -> None:
+        """Count this attempt as failed when the body returns, as if it had raised."""
+        self.failure_message = str(error) or type(error).__name__
+
+    def report_progress(self, message: str) -> None:
+        """Show how far the work has come. Written at most a few times a second; a database that is away is no failure."""
+        self.progress = self._unwritten = cut(str(message), MAX_MESSAGE)
+        if time.monotonic() - self._written_at >= PROGRESS_EVERY:
+            self.flush()
+
+    def log(self, message: str, *, level: str = "info") -> None:
+        """Keep a line with this execution."""
+        self._write(lambda tx: logs.write(tx, self.execution_id, level, str(message)))
+
+    def flush(self) -> None:
+        """Write the latest progress that is not written yet."""
+        message, self._unwritten = self._unwritten, None
+        if message is None:
+            return
+        self._written_at = time.monotonic()
+
+        def work(tx: Any) -> None:
+            if jobs.report_progress(tx, self.id, self.attempt, message):
+                logs.write(tx, self.execution_id, "progress", message)
+
+        self._write(work)
+
+    def _write(self, work: Any) -> None:
+        if self.installation is None:
+            return
+        with suppress(DatabaseUnavailable):  # telling is best effort; finishing is not
+            self.installation.database.run(work)
+
+    def ask_to_stop(self) -> None:
+        """Note that somebody cancelled the job."""
+        self._stop.set()
+
+    def lose_lease(self) -> None:
+        """Note that the lease is gone."""
+        self._lost.set()
+
+
+def current_job() -> JobContext:
+    """Return the context of the job that this code runs in."""
+    context = _current.get()
+    if context is None:
+        raise TmError("no job runs here; current_job() works inside a task that a worker, or run_due_jobs(), runs")
+    return context
+
+
+def peek() -> JobContext | None:
+    """Return the context of the job that this code runs in, if any."""
+    return _current.get()
+
+
+def enter(context: JobContext) -> None:
+    """Make `context` the current one."""
+    _current.set(context)
+
+
+def leave() -> None:
+    """Forget the current context."""
+    _current.set(None)

@@ -1,0 +1,128 @@
+"""Takes one delivery to the gate: reads what the message says, and copes when the database is away.
+
+A job's delivery that finds no database is dropped: its row is dispatched again. A direct call has no row, so its message
+goes back to the broker. Neither counts as a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery.exceptions import Ignore
+
+from .. import events
+from ..clock import parse_duration
+from ..domain.dedupe import key_by_rule
+from ..domain.job import Job
+from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated, TmError
+from ..installation import Installation
+from ..publisher import HEADER
+from . import gate
+from .gate import Call, Decision, Verdict
+
+AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
+PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
+BOUNCES = "tm_bounces"
+LONGEST_BOUNCE = 30.0
+OWN = frozenset({"task_id", "retries", "expires"})  # of a message, and kept as columns or set anew
+
+
+def admit(task: Any, installation: Installation, *, worker: str) -> Job:
+    """Return the job this delivery may run, or raise Ignore."""
+    header = getattr(task.request, HEADER, None)
+    if header is not None:
+        id, attempt = _read_header(task, header)
+        return _settle(task, installation, attempt, lambda: gate.admit_job(installation, id, attempt, worker=worker), None)
+    call = _call(task)
+    return _settle(
+        task,
+        installation,
+        1,
+        lambda: gate.admit_call(installation, call, worker=worker),
+        lambda: _bounce(task),
+    )
+
+
+def _settle(
+    task: Any, installation: Installation, attempt: int, decide: Callable[[], Decision], give_back: Callable[[], None] | None
+) -> Job:
+    try:
+        decision = _patiently(decide)
+    except AWAY as error:
+        events.emit_seldom(installation.app, events.OutageBegan(what="database", error=str(error)))
+        if give_back:
+            give_back()
+        raise Ignore from None
+    except TmError as error:
+        decision = Decision(verdict=Verdict.SKIP, reason=str(error))
+    if decision.verdict is Verdict.RUN and decision.job is not None:
+        return decision.job
+    refusal = events.DeliveryRefused(job=task.request.id, task=task.name, attempt=attempt, reason=decision.reason)
+    events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+    raise Ignore
+
+
+def _patiently(decide: Callable[[], Decision]) -> Decision:
+    """Ask the gate, and ask again for a moment if the database does not answer: a restart is soon over."""
+    deadline = time.monotonic() + PATIENCE
+    wait = 0.1
+    while True:
+        try:
+            return decide()
+        except DatabaseUnavailable:
+            if time.monotonic() + wait > deadline:
+                raise
+            time.sleep(wait)
+            wait = min(wait * 2, 1.0)
+
+
+def _read_header(task: Any, header: Any) -> tuple[str, int]:
+    """Return job and attempt of a message; one that contradicts itself is never run."""
+    attempt = header.get("attempt") if isinstance(header, Mapping) else None
+    if not isinstance(attempt, int) or isinstance(attempt, bool) or header.get("job") != task.request.id:
+        raise Ignore
+    return str(task.request.id), attempt
+
+
+def _call(task: Any) -> Call:
+    """Return a direct call with all that is needed to send it again."""
+    request = task.request
+    info = request.delivery_info or {}
+    options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
+    if info.get("exchange"):
+        options |= {"exchange": info["exchange"], "routing_key": info.get("routing_key")}
+    return Call(
+        id=request.id,
+        task=task.name,
+        args=request.args or (),
+        kwargs=request.kwargs or {},
+        key=_key(task),
+        keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
+        max_retries=task.max_retries,
+        retry=task.retry_policy,
+        options=options,
+        queue=None if info.get("exchange") else info.get("routing_key"),
+        priority=info.get("priority") if isinstance(info.get("priority"), int) else None,
+    )
+
+
+def _key(task: Any) -> str | None:
+    try:
+        key = key_by_rule(task.key, task.request.args or (), task.request.kwargs or {})
+    except InvalidValue:
+        return None  # the body will fail on these arguments, and say so
+    return None if key is None else str(key)[:255]
+
+
+def _bounce(task: Any) -> None:
+    """Send a direct call's message back to the broker, to come again a little later each time."""
+    bounces = int(getattr(task.request, BOUNCES, None) or 0)
+    signature = task.signature_from_request(
+        task.request,
+        countdown=min(2.0**bounces, LONGEST_BOUNCE),
+        retries=task.request.retries or 0,
+        headers={**(task.request.headers or {}), BOUNCES: bounces + 1},
+    )
+    signature.apply_async()

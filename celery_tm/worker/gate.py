@@ -1,0 +1,146 @@
+"""Decides whether one delivery of a message may run.
+
+A broker may deliver a message twice, and two workers may hold it at once. The gate turns that into one promise: for each
+job and attempt at most one delivery gets in, and none after the key has succeeded.
+
+The gate only decides. Running the body is `worker.task`; keeping the lease alive is `worker.lease`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any
+
+from ..domain.codec import encode
+from ..domain.execution import Outcome
+from ..domain.ids import execution_id
+from ..domain.job import MAX_ID, Job, JobState, Source
+from ..domain.retry import read_policy, write_policy
+from ..errors import InvalidValue
+from ..installation import Installation
+from ..store import executions, jobs, keys, occurrences, settlement
+from ..store.database import Transaction
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Verdict(Enum):
+    """What to do with this delivery."""
+
+    RUN = auto()  # the lease is ours, run the body
+    SKIP = auto()  # settled already, or somebody else's; acknowledge and forget
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The gate's answer: the job if it may run, else why not."""
+
+    verdict: Verdict
+    job: Job | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A direct `.delay()`: everything needed to send it again if its worker dies."""
+
+    id: str
+    task: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    key: str | None
+    keep_key: timedelta | None
+    max_retries: int | None
+    retry: Any
+    options: Mapping[str, Any]
+    queue: str | None = None
+    priority: int | None = None
+
+
+def admit_job(installation: Installation, id: str, attempt: int, *, worker: str) -> Decision:
+    """Let in a delivery of a job's attempt, or say why not."""
+    lease = installation.settings.tm_lease
+
+    def work(tx: Transaction) -> Decision:
+        job = jobs.admit(tx, id, attempt, worker=worker, lease=lease)
+        if job is None:
+            return _refusal(tx, id, attempt)
+        if job.occurrence:
+            occurrences.start(tx, job.occurrence)
+        return Decision(verdict=Verdict.RUN, job=job)
+
+    return installation.database.run(work)
+
+
+def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:
+    """Say why a delivery is refused, and settle a job that will never run."""
+    job = jobs.find(tx, id)
+    if job is None:
+        return _skip("it is settled already")
+    if job.attempt != attempt:
+        return _skip(f"attempt {job.attempt} is the present one")
+    if job.state is JobState.RUNNING:
+        return _skip(f"it runs on {job.claimed_by}")
+    if job.dedupe_key and (done := keys.find_kept(tx, job.task, job.dedupe_key)):
+        settlement.drop(tx, job, Outcome.DEDUPLICATED, reason=f"key {job.dedupe_key!r} has succeeded in job {done.job}")
+        return _skip("its key has succeeded already")
+    if job.is_expired(tx.read_now()):
+        settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
+        return _skip("it has expired")
+    return _skip("it is not due yet")
+
+
+def admit_call(installation: Installation, call: Call, *, worker: str) -> Decision:
+    """Let in a direct call by inserting its row as running: leased, fenced and recovered like any job."""
+    job = replace(_job_of(call), state=JobState.RUNNING, claimed_by=worker, dispatches=1)
+    lease = installation.settings.tm_lease
+
+    def work(tx: Transaction) -> Decision:
+        if call.key and keys.find_kept(tx, call.task, call.key):
+            return _skip("its key has succeeded already")
+        written = jobs.insert_running(tx, job, lease=lease)
+        if written is not None:
+            return Decision(verdict=Verdict.RUN, job=written)
+        if executions.find(tx, execution_id(job.id, 1)):
+            return _skip("an attempt of it is recorded already")
+        return _skip("it, or another job with its key, is in process")
+
+    return installation.database.run(work)
+
+
+def _job_of(call: Call) -> Job:
+    if not call.id or len(call.id) > MAX_ID:
+        raise InvalidValue("task_id", f"{call.id!r} is empty or too long", f"stay within {MAX_ID} characters")
+    args, kwargs = _text(list(call.args), "args"), _text(dict(call.kwargs), "kwargs")
+    return Job(
+        id=call.id,
+        task=call.task,
+        args=args,
+        kwargs=kwargs,
+        run_at=EPOCH,  # the database's clock sets it
+        created_at=EPOCH,
+        original_delay=timedelta(0),
+        max_retries=call.max_retries,
+        retry=None if call.retry is None else write_policy(read_policy(call.retry)),
+        dedupe_key=call.key,
+        keep_key=call.keep_key,
+        source=Source.DIRECT,
+        options=call.options,
+        queue=call.queue,
+        priority=call.priority,
+    )
+
+
+def _text(value: Any, field: str) -> str | None:
+    """Return arguments as JSON, or None: such a call runs, but cannot be sent again."""
+    try:
+        return encode(value, field=field)
+    except InvalidValue:
+        return None
+
+
+def _skip(reason: str) -> Decision:
+    return Decision(verdict=Verdict.SKIP, reason=reason)

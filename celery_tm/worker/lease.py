@@ -1,0 +1,102 @@
+"""Keeps the leases of running attempts alive: one thread per process, one statement for all of them.
+
+If a renewal finds that an attempt is no longer ours, the body is told through `job.cancelled` and the renewals stop; the
+finishing statement would find no row anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+
+from .. import events
+from ..errors import TmError
+from ..installation import Installation
+from ..store import jobs
+from .context import JobContext
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Renews the leases of one installation's attempts in this process."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        self._running: dict[tuple[str, int], JobContext] = {}
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, context: JobContext) -> None:
+        """Renew this attempt's lease from now on."""
+        with self._lock:
+            self._running[context.id, context.attempt] = context
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._keep, name="celery_tm-leases", daemon=True)
+                self._thread.start()
+        self._wanted.set()
+
+    def let_go(self, context: JobContext) -> None:
+        """Stop renewing: the attempt has ended."""
+        with self._lock:
+            self._running.pop((context.id, context.attempt), None)
+
+    def _keep(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(self.installation.settings.renew_every)
+            with self._lock:
+                if not self._running:
+                    self._wanted.clear()
+            self._wanted.wait()
+            self.renew_all()
+
+    def renew_all(self) -> None:
+        """Renew every lease once. A database that is away is tried again next time; the lease may end meanwhile."""
+        with self._lock:
+            running = dict(self._running)
+        lease = self.installation.settings.tm_lease
+        try:
+            held = self.installation.database.run(lambda tx: jobs.renew(tx, list(running), lease=lease))
+        except TmError as error:
+            logger.warning("cannot renew %d leases: %s", len(running), error)
+            return
+        for name, context in running.items():
+            if name not in held:
+                self._lost(context)
+            elif held[name]:
+                context.ask_to_stop()
+            context.flush()
+
+    def _lost(self, context: JobContext) -> None:
+        with self._lock:
+            still_running = self._running.pop((context.id, context.attempt), None)
+        if still_running is not None and not context.finishing:  # else its row is gone for a good reason
+            context.lose_lease()
+            job = context.job
+            events.emit(self.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
+
+
+_keepers: weakref.WeakKeyDictionary[Installation, tuple[int, LeaseKeeper]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def keeper_of(installation: Installation) -> LeaseKeeper:
+    """Return this process' keeper; a forked child gets its own."""
+    with _lock:
+        pid, keeper = _keepers.get(installation, (0, None))
+        if keeper is None or pid != os.getpid():
+            keeper = LeaseKeeper(installation)
+            _keepers[installation] = (os.getpid(), keeper)
+        return keeper
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # the parent may have held it when it forked
+
+
+os.register_at_fork(after_in_child=_after_fork)
