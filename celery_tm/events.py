@@ -183,7 +183,9 @@ def emit(app: Any, event: Any, *, verbose: bool = False) -> None:
     SIGNALS[type(event)].send(sender=app, **values)
     level = LEVELS.get(type(event), logging.INFO if verbose else logging.DEBUG)
     if logger.isEnabledFor(level):
-        logger.log(level, "%s %s", type(event).__name__, " ".join(f"{k}={v}" for k, v in values.items()), extra={"tm": values})
+        logger.log(
+            level, "%s %s", type(event).__name__, " ".join(f"{k}={v}" for k, v in values.items()), extra={"tm": values}
+        )
 
 
 def emit_seldom(app: Any, event: Any) -> None:

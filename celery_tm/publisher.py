@@ -97,5 +97,10 @@ def contract(job: Job, queue: str | None) -> Mapping[str, Any]:
         "queue": queue,
         "scheduled_at": job.run_at.isoformat(),
         "source": str(job.source),
-        "metadata": {"occurrence": job.occurrence, "entity_id": job.entity_id, "key": job.dedupe_key, "scope": job.scope},
+        "metadata": {
+            "occurrence": job.occurrence,
+            "entity_id": job.entity_id,
+            "key": job.dedupe_key,
+            "scope": job.scope,
+        },
     }

@@ -33,17 +33,25 @@ class Settings:
     tm_auto_upgrade: bool | None = _setting(
         None, "upgrade the tables on first use; unset: only for SQLite, never for a server", "flag"
     )
-    tm_lease: timedelta = _setting(timedelta(seconds=30), "how long a running attempt is trusted without renewal", "duration")
+    tm_lease: timedelta = _setting(
+        timedelta(seconds=30), "how long a running attempt is trusted without renewal", "duration"
+    )
     tm_dispatch_lease: timedelta = _setting(
-        timedelta(seconds=60), "how long a message may wait in the broker before it is sent again; doubles each time", "duration"
+        timedelta(seconds=60),
+        "how long a message may wait in the broker before it is sent again; doubles each time",
+        "duration",
     )
     tm_poll_interval: timedelta = _setting(timedelta(seconds=1), "how often beat looks for due work at least", "duration")
     tm_claim_batch: int = _setting(500, "how many due jobs beat claims at once", "count")
     tm_max_retries: int = _setting(3, "tries after the first for tasks that do not say", "count")
     tm_backoff_cap: timedelta = _setting(timedelta(minutes=60), "the longest wait of the proportional backoff", "duration")
-    tm_backoff_floor: timedelta = _setting(timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration")
+    tm_backoff_floor: timedelta = _setting(
+        timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration"
+    )
     tm_default_queue: str | None = _setting(None, "queue of jobs that name none; unset: Celery's routing decides", "text")
-    tm_queue_aliases: Mapping[str, str] = _setting({}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "mapping")
+    tm_queue_aliases: Mapping[str, str] = _setting(
+        {}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "mapping"
+    )
     tm_publish_retry: Mapping[str, Any] = _setting(
         {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
         "kombu's retry policy for one publish; afterwards the job goes back to pending",
@@ -68,7 +76,9 @@ def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settin
     for name in values:
         if name not in NAMES:
             raise UnknownSetting(name, nearest(name, NAMES))
-    return Settings(**{f.name: _read(f.name, f.metadata["kind"], values[f.name]) for f in fields(Settings) if f.name in values})
+    return Settings(
+        **{f.name: _read(f.name, f.metadata["kind"], values[f.name]) for f in fields(Settings) if f.name in values}
+    )
 
 
 def _read(name: str, kind: str, value: Any) -> Any:

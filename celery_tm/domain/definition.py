@@ -89,7 +89,14 @@ def new_definition(*, id: str, name: str, values: Mapping[str, Any], now: dateti
             raise InvalidValue(needed, f"definition {name!r} has none", f"add {needed}=…")
     columns = check_values(values, zone=Zone())
     definition = Definition(
-        id=id, name=name, planned_until=now, created_at=now, updated_at=now, created_by=actor, updated_by=actor, **columns
+        id=id,
+        name=name,
+        planned_until=now,
+        created_at=now,
+        updated_at=now,
+        created_by=actor,
+        updated_by=actor,
+        **columns,
     )
     return replace(definition, next_run_at=definition.next_after(now))
 

@@ -25,7 +25,9 @@ def apply_overlap(decisions: Sequence[Decision], *, policy: Overlap, active: int
     for decision in decisions:
         if decision.runs and active:
             decision = replace(
-                decision, state=OccurrenceState.SKIPPED, reason="an earlier occurrence was still in process; overlap=skip"
+                decision,
+                state=OccurrenceState.SKIPPED,
+                reason="an earlier occurrence was still in process; overlap=skip",
             )
         active += decision.runs
         settled.append(decision)

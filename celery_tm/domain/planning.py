@@ -1,4 +1,4 @@
-"""From a definition and the time to decisions about its instants, and from those to rows: pure, so tests need no database."""
+"""From a definition and the time to decisions about its instants, and from those to rows. Pure: tests need no database."""
 
 from __future__ import annotations
 

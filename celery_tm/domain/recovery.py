@@ -66,4 +66,8 @@ def _run_none(late: Sequence[datetime], newer: bool) -> list[Decision]:  # noqa:
     return [Decision(scheduled_at=i, state=OccurrenceState.MISSED, reason=why, is_recovery=True) for i in late]
 
 
-_RULES: Mapping[Recovery, Callable[[Sequence[datetime], bool], list[Decision]]] = {Recovery.ALL: _run_all, Recovery.LAST: _run_last, Recovery.SKIP: _run_none}
+_RULES: Mapping[Recovery, Callable[[Sequence[datetime], bool], list[Decision]]] = {
+    Recovery.ALL: _run_all,
+    Recovery.LAST: _run_last,
+    Recovery.SKIP: _run_none,
+}

@@ -117,7 +117,7 @@ def after_failure(job: Job, *, default: RetryPolicy) -> TryAgain | Bury:
 def read_policy(value: Any) -> RetryPolicy:
     """Return the policy that a name, a mapping or a policy object stands for."""
     if type(value) in POLICIES.values():
-        return value  # type: ignore[no-any-return]
+        return value
     given = {"kind": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or "kind" not in given:
         raise InvalidValue("retry", f"{value!r} is not a retry policy", "give e.g. {'kind': 'fixed', 'delay': '30s'}")
@@ -125,7 +125,7 @@ def read_policy(value: Any) -> RetryPolicy:
         raise InvalidValue("retry", f"unknown kind {given['kind']!r}", f"use one of {', '.join(POLICIES)}")
     policy = POLICIES[given["kind"]]
     known = {f.name: f for f in fields(policy)}
-    values = {}
+    values: dict[str, Any] = {}
     for name, item in given.items():
         if name == "kind":
             continue

@@ -46,7 +46,13 @@ class Definitions:
         return self._told(self._database.run(work))
 
     def update(
-        self, name: str, *, version: int | None = None, policy: str = "immediate", actor: str | None = None, **values: Any
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        policy: str = "immediate",
+        actor: str | None = None,
+        **values: Any,
     ) -> Definition:
         """Change what is stated and return the new version; an edit made on another version is refused."""
         if policy != "immediate":
@@ -216,4 +222,6 @@ def _object(name: str) -> str:
 def _plain(definition: Definition) -> dict[str, Any]:
     """Return what a person stated, as JSON."""
     values = {name: getattr(definition, name) for name in COLUMNS if name not in OWN}
-    return {name: value if isinstance(value, (int, float, dict, type(None))) else str(value) for name, value in values.items()}
+    return {
+        name: value if isinstance(value, (int, float, dict, type(None))) else str(value) for name, value in values.items()
+    }

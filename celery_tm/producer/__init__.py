@@ -41,7 +41,9 @@ def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
     for item in items:
         what, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping) else (item, {})
         if "session" in own or "app" in own:
-            raise InvalidValue("session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself")
+            raise InvalidValue(
+                "session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself"
+            )
         found = installation_for(what, common.get("app"))
         if installation is not None and found is not installation:
             raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")

@@ -36,7 +36,8 @@ def cancel(
     name = getattr(task, "name", task)
     with transaction(installation, session) as (tx, _):
         found = jobs.lock_matching(tx, id=id, key=key, entity_id=entity_id, task=name)
-        return any([_cancel_one(tx, job, actor=actor, reason=reason) for job in found])
+        done = [_cancel_one(tx, job, actor=actor, reason=reason) for job in found]
+    return any(done)
 
 
 def _cancel_one(tx: Transaction, job: Job, *, actor: str | None, reason: str | None) -> bool:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def write_requests(installation: Installation, requests: Sequence[Request], session: Any) -> list[JobHandle]:
     with transaction(installation, session) as (tx, after_commit):
-        ready = [_prepared(installation, request, publishes=after_commit is not None) for request in requests]
+        ready = [_prepared(request, publishes=after_commit is not None) for request in requests]
         if len(ready) == 1:
             handles = [_insert_one(installation, tx, ready[0])]
         else:
@@ -39,7 +39,7 @@ def write_requests(installation: Installation, requests: Sequence[Request], sess
     return handles
 
 
-def _prepared(installation: Installation, request: Request, *, publishes: bool) -> Request:
+def _prepared(request: Request, *, publishes: bool) -> Request:
     """Write what is due at once as dispatched, if this process will know when to publish it."""
     if not (request.is_immediate and publishes) or clock.moved_time() is not None:
         return request

@@ -151,7 +151,9 @@ def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) ->
         return wait, now + wait
     instant = as_utc(run_at, field="run_at")
     if instant < now - PAST_TOLERANCE:
-        raise InvalidValue("run_at", f"{instant.isoformat()} is in the past", "give a later instant, or leave it out to run now")
+        raise InvalidValue(
+            "run_at", f"{instant.isoformat()} is in the past", "give a later instant, or leave it out to run now"
+        )
     return (timedelta(0), now) if instant <= now else (None, instant)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from celery.beat import Scheduler as CeleryScheduler
 
-
 from .. import events
 from ..errors import TmError
 from ..installation import Installation, node_name
@@ -152,5 +151,3 @@ class Scheduler(CeleryScheduler):
     def info(self) -> str:
         """Return a line for beat's banner, without passwords."""
         return f"    . database -> {Installation.of(self.app).database.safe_url}"
-
-

@@ -41,10 +41,11 @@ def look(tx: Transaction) -> Agenda:
         next_job.order_by(job.c.run_at).limit(1).scalar_subquery(),
         *(end.order_by(job.c.lease_until).limit(1).scalar_subquery() for end in ends),
     ]
-    if isinstance(tx.now, datetime):
-        now = tx.now
-        definition_at, job_at, dispatched, running = tx.execute(select(*columns)).one()
+    now = tx.now
+    if isinstance(now, datetime):
+        found = [now, *tx.execute(select(*columns)).one()]
     else:
-        now, definition_at, job_at, dispatched, running = tx.execute(select(tx.now, *columns)).one()
-    lease_at = min((at for at in (dispatched, running) if at is not None), default=None)
+        found = list(tx.execute(select(now, *columns)).one())
+    now, definition_at, job_at, *lease_ends = found
+    lease_at = min((at for at in lease_ends if at is not None), default=None)
     return Agenda(now=now, definition_at=definition_at, job_at=job_at, lease_at=lease_at)

@@ -54,14 +54,18 @@ class Transaction:
         now = self.now
         return now if isinstance(now, datetime) else self.execute(select(now)).scalar_one()
 
-    def execute(self, statement: Executable, parameters: Sequence[Mapping[str, Any]] | None = None) -> CursorResult[Any]:
+    def execute(
+        self, statement: Executable, parameters: Sequence[Mapping[str, Any]] | None = None
+    ) -> CursorResult[*tuple[Any, ...]]:
         """Run one statement in the tables' schema."""
         return self.connection.execute(statement, parameters, execution_options=self._options)
 
     def insert_new(self, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert one row and say whether it is new; where a unique index knows it already, change nothing."""
-        if self.dialect.ignores_duplicates:
-            return self.execute(self.dialect.insert_if_new(table).values(**values)).rowcount == 1
+        if self.dialect.gives_back_updates:
+            key = next(iter(table.primary_key.columns))
+            return self.execute(self.dialect.insert_if_new(table).values(**values).returning(key)).first() is not None
+        # MySQL reports an ignored duplicate like a new row, but an error there does not end the transaction.
         try:
             self.execute(table.insert().values(**values))
         except IntegrityError:
@@ -253,6 +257,3 @@ def _identity(url: URL) -> tuple[object, ...]:
     local = host in ("localhost", "127.0.0.1", "::1") or str(host).startswith("/")
     port = url.port or {"postgresql": 5432, "mysql": 3306}.get(backend)
     return (backend, "localhost" if local else host, port, url.database)
-
-
-

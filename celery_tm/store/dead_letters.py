@@ -96,4 +96,4 @@ def remove(tx: Transaction, id: str) -> bool:
 
 def _read(row: Row[Any]) -> DeadLetter:
     extra = {name: row._mapping[name] for name in ("reason", "traceback", "buried_at")}
-    return DeadLetter(job=jobs.read_job(row._mapping), **extra)
+    return DeadLetter(job=jobs.read_job(row), **extra)

@@ -86,5 +86,3 @@ def read_definition(row: Row[Any]) -> Definition:
     values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])
     values["options"] = values["options"] or {}
     return Definition(**values)
-
-

@@ -24,8 +24,6 @@ class Dialect(ABC):
     extra: ClassVar[str]
     gives_back_updates: ClassVar[bool] = True
     skips_locked: ClassVar[bool] = True
-    # MySQL reports an ignored duplicate like a new row, but an error there does not end the transaction.
-    ignores_duplicates: ClassVar[bool] = True
     is_server: ClassVar[bool] = True
 
     @abstractmethod
@@ -113,7 +111,6 @@ class MySQL(Dialect):
     name = "mysql"
     extra = "mysql"
     gives_back_updates = False
-    ignores_duplicates = False
 
     def now(self) -> Moment:
         return func.utc_timestamp(literal_column("6"), type_=Instant)
@@ -190,7 +187,12 @@ DIALECTS: Mapping[str, type[Dialect]] = {
     "mariadb": MySQL,
     "sqlite": SQLite,
 }
-DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+}
 
 
 def with_driver(url: URL) -> URL:

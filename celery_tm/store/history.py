@@ -77,4 +77,3 @@ def _ended(task: str, id: str, state: Status, attempts: Sequence[Execution]) -> 
 
 def _kept(done: DoneKey) -> JobStory:
     return replace(_ended(done.task, done.job, Status.SUCCEEDED, []), result=decode(done.result))
-

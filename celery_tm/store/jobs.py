@@ -6,7 +6,7 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
@@ -25,10 +25,9 @@ COLUMNS = tuple(f.name for f in fields(Job))
 LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 
 
-def read_job(row: Row[Any] | Mapping[str, Any]) -> Job:
+def read_job(row: Row[Any]) -> Job:
     """Return a row as a value."""
-    mapping = row if isinstance(row, Mapping) else row._mapping
-    values = {name: mapping[name] for name in COLUMNS}
+    values = {name: row._mapping[name] for name in COLUMNS}
     values["state"] = JobState(values["state"])
     values["source"] = Source(values["source"])
     values["options"] = values["options"] or {}
@@ -115,7 +114,12 @@ def find_by_keys(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tup
 
 
 def select_jobs(
-    tx: Transaction, *, state: str | None = None, task: str | None = None, entity_id: str | None = None, limit: int = 100
+    tx: Transaction,
+    *,
+    state: str | None = None,
+    task: str | None = None,
+    entity_id: str | None = None,
+    limit: int = 100,
 ) -> list[Job]:
     """Return owed jobs, those due first in front."""
     query = select(job).order_by(job.c.run_at, job.c.id).limit(limit)
@@ -247,7 +251,12 @@ def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
 
 
 def lock_matching(
-    tx: Transaction, *, id: str | None = None, key: str | None = None, entity_id: str | None = None, task: str | None = None
+    tx: Transaction,
+    *,
+    id: str | None = None,
+    key: str | None = None,
+    entity_id: str | None = None,
+    task: str | None = None,
 ) -> list[Job]:
     """Lock and return the owed jobs that fit all that is given."""
     query = select(job)

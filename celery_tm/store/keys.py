@@ -29,7 +29,9 @@ class DoneKey:
     kept_until: datetime
 
 
-def keep(tx: Transaction, *, task: str, key_text: str, job: str, execution: str, result: str | None, keep: timedelta) -> None:
+def keep(
+    tx: Transaction, *, task: str, key_text: str, job: str, execution: str, result: str | None, keep: timedelta
+) -> None:
     """Remember that a key has succeeded; an older success whose retention has ended is overwritten."""
     values: dict[str, Any] = {
         "task": task, "key": key_text, "job": job, "execution": execution, "result": result,

@@ -31,7 +31,7 @@ class Listener:
 
     def wait(self, seconds: float) -> bool:
         """Wait for a notification at most so long, and say whether one came; several count as one."""
-        return any([True for _ in self._connection.notifies(timeout=seconds, stop_after=1)])
+        return len(list(self._connection.notifies(timeout=seconds, stop_after=1))) > 0
 
     def close(self) -> None:
         """Disconnect."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import TableClause, column, select, table
 from sqlalchemy.engine import Connection
 
 from ..errors import SchemaMissing, SchemaOutdated
@@ -39,9 +39,16 @@ def ensure(database: Database) -> None:
 
 def current(database: Database) -> str | None:
     """Return the revision the tables are at, or None where there are none."""
-    with database.translated_errors(), database.engine.connect() as connection:
-        connection = connection.execution_options(tm_write=False)
-        return _context(connection, database).get_current_revision()
+    try:
+        with database.translated_errors(), database.engine.connect() as connection:
+            connection = connection.execution_options(tm_write=False)
+            return connection.execute(select(_version(database).c.version_num)).scalar()
+    except SchemaMissing:
+        return None
+
+
+def _version(database: Database) -> TableClause:
+    return table(VERSION_TABLE, column("version_num"), schema=database.schema)
 
 
 @lru_cache(maxsize=1)
@@ -76,12 +83,6 @@ def _alone(connection: Connection, database: Database) -> Iterator[None]:
     yield
     if database.dialect.name == "mysql":
         connection.exec_driver_sql("SELECT RELEASE_LOCK('celery_tm schema')")
-
-
-def _context(connection: Connection, database: Database) -> MigrationContext:
-    return MigrationContext.configure(
-        connection, opts={"version_table": VERSION_TABLE, "version_table_schema": database.schema}
-    )
 
 
 def _config() -> Config:

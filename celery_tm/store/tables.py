@@ -7,6 +7,8 @@ partial index from PostgreSQL's planner.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -29,14 +31,16 @@ from .types import Duration, Instant, Json, LongText
 
 metadata = MetaData()
 # Keys and names compare to the letter everywhere; MySQL's default would ignore case.
-OPTIONS = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
 
 
 def partial(name: str, *columns: str, where: str, plain: tuple[str, ...] | None = None) -> tuple[Index, Index]:
     """Return an index over the rows that `where` names; MySQL, which knows none such, indexes `plain` or all rows."""
     some = Index(name, *columns, postgresql_where=text(where), sqlite_where=text(where))
     every = Index(name, *(plain or columns))
-    return some.ddl_if(dialect=("postgresql", "sqlite")), every.ddl_if(dialect=("mysql", "mariadb"))
+    with_parts: Any = ("postgresql", "sqlite")
+    without: Any = ("mysql", "mariadb")
+    return some.ddl_if(dialect=with_parts), every.ddl_if(dialect=without)
 
 
 def _job_columns() -> list[Column[object]]:
@@ -258,4 +262,3 @@ IS_DISPATCHED = is_state(JobState.DISPATCHED)
 IS_RUNNING = is_state(JobState.RUNNING)
 IS_LEASED = job.c.state != literal_column("'pending'")
 IS_ACTIVE = occurrence.c.state.in_([literal_column(f"'{state.value}'") for state in ACTIVE])
-

@@ -46,7 +46,11 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
 
 
 def _settle(
-    task: Any, installation: Installation, attempt: int, decide: Callable[[], Decision], give_back: Callable[[], None] | None
+    task: Any,
+    installation: Installation,
+    attempt: int,
+    decide: Callable[[], Decision],
+    give_back: Callable[[], None] | None,
 ) -> Job:
     try:
         decision = _patiently(decide)

@@ -39,7 +39,11 @@ def record_success(installation: Installation, job: Job, result: object, *, mess
     events.emit(
         installation.app,
         events.ExecutionCompleted(
-            job=job.id, task=job.task, attempt=job.attempt, execution=execution_id(job.id, job.attempt), occurrence=job.occurrence
+            job=job.id,
+            task=job.task,
+            attempt=job.attempt,
+            execution=execution_id(job.id, job.attempt),
+            occurrence=job.occurrence,
         ),
         verbose=installation.settings.tm_verbose,
     )
@@ -124,4 +128,3 @@ def _result_text(result: object) -> str | None:
         return encode(result, field="result")
     except InvalidValue:
         return encode(repr(result)[:1000], field="result")
-

@@ -53,5 +53,3 @@ class Request(CeleryRequest):
         self.task.backend.mark_as_retry(self.id, error, request=self._context)
         self.send_event("task-retried", exception=repr(error), traceback=None)
         self.acknowledge()
-
-

@@ -8,7 +8,7 @@ runs as plain Celery would run it, and needs no database.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, ClassVar
@@ -180,7 +180,10 @@ def _run(context: JobContext, body: Callable[..., Any], args: Any, kwargs: Any) 
             raise ReportedFailure(context.failure_message)
     except Ignore:
         if not context.settled:
-            _end(context, lambda: recorder.record_success(installation, job, None, message="the body asked to be ignored"))
+            _end(
+                context,
+                lambda: recorder.record_success(installation, job, None, message="the body asked to be ignored"),
+            )
         raise
     except Retry as signal:
         if not context.settled:  # raised by hand, not by self.retry()
@@ -271,5 +274,3 @@ def _detached(task: Task) -> JobContext:
     context = JobContext(job, None)
     context.entered = True
     return context
-
-

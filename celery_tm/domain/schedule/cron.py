@@ -31,7 +31,7 @@ NICKNAMES: Mapping[str, str] = {
 FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
 ALLOWED = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*/,-#? ")
 # 2 January of a leap year: far enough from any expression's only date to prove that it fires at all.
-PROBE = datetime(2024, 1, 2)
+PROBE = datetime(2024, 1, 2)  # noqa: DTZ001
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,11 @@ class Cron(Schedule):
         fields = _six_fields(self.expression)
         fold = self.zone.fold or (Fold.BOTH if is_interval_like(fields) else Fold.FIRST)
         return next_local(
-            instant, zone=self.zone.info, gap=self.zone.gap, fold=fold, next_naive=lambda start: _next_naive(fields, start)
+            instant,
+            zone=self.zone.info,
+            gap=self.zone.gap,
+            fold=fold,
+            next_naive=lambda start: _next_naive(fields, start),
         )
 
     def describe(self) -> str:

@@ -6,6 +6,7 @@ from celery_tm.store.schema import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
+    transactional_ddl=context.config.attributes["connection"].dialect.name != "mysql",
     version_table=VERSION_TABLE,
     version_table_schema=context.config.attributes["schema"],
 )

@@ -1,0 +1,43 @@
+# Two commands on a fresh machine: `make run` and `make test`. Everything else is for people who work on celery_tm.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: run test test-fast check format clean help
+
+help:            ## show what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $(STAMP)
+
+run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with sample jobs
+	cd beat && ../$(BIN)/celery -A app tm schema upgrade
+	cd beat && ../$(BIN)/celery -A app tm definitions load definitions.toml
+	cd beat && ../$(BIN)/python -m app
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
+
+test: $(STAMP)   ## run every test on every database and broker found
+	$(PYTEST) $(ARGS)
+
+test-fast: $(STAMP)  ## the tests that need no server and no process
+	$(PYTEST) -q tests/unit tests/contract $(ARGS)
+
+check: $(STAMP)  ## format, lint, types, layers and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test-fast
+
+format: $(STAMP) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove the virtual environment and what runs left behind
+	rm -rf $(VENV) beat/.celery_tm beat/celery_tm.db* .pytest_cache .mypy_cache .ruff_cache

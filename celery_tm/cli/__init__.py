@@ -1,0 +1,45 @@
+"""`celery -A app tm …`. Every Celery command imports this group, so it loads its parts only when they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "schema": ("schema", "Create, upgrade or check the tables."),
+    "definitions": ("definitions", "Recurring definitions: list, show, load, trigger, pause, resume, enable, disable."),
+    "jobs": ("jobs", "Jobs that are still owed: list, show, cancel."),
+    "dead-letters": ("dead_letters", "Jobs that will not be tried again by themselves: list, show, revive, purge."),
+    "history": ("history", "The latest executions."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f".{COMMANDS[cmd_name][0]}", __name__).command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from ..errors import nearest
+
+            near = nearest(args[0], COMMANDS)
+            raise click.UsageError(f"no command {args[0]!r}" + (f", did you mean {near!r}?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, name="tm", help="Durable recurring and deferred jobs (celery_tm).")
+def tm() -> None:
+    """Durable recurring and deferred jobs."""

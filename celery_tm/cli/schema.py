@@ -1,0 +1,37 @@
+"""`celery -A app tm schema`: the tables."""
+
+from __future__ import annotations
+
+import click
+
+from ..management import TimeManagement
+from ..store import schema as store_schema
+from .common import as_json, show_one, with_tm
+
+
+@click.group(name="schema", help="Create, upgrade or check the tables.")
+def command() -> None:
+    """The tables."""
+
+
+@command.command(help="Bring the tables to this release. Safe to repeat, and on several nodes at once.")
+@as_json
+@with_tm
+def upgrade(tm: TimeManagement, as_json: bool) -> None:
+    """Upgrade the tables."""
+    before = store_schema.current(tm.installation.database)
+    after = tm.upgrade()
+    show_one({"database": tm.installation.database.safe_url, "before": before, "after": after}, json_wanted=as_json)
+
+
+@command.command(help="Say whether the tables are of this release; exit code 1 if not.")
+@as_json
+@with_tm
+def check(tm: TimeManagement, as_json: bool) -> None:
+    """Check the tables."""
+    found, wanted = store_schema.current(tm.installation.database), store_schema.latest()
+    is_current = found == wanted
+    value = {"database": tm.installation.database.safe_url, "found": found, "needed": wanted, "current": is_current}
+    show_one(value, json_wanted=as_json)
+    if not is_current:
+        raise click.ClickException("run `celery -A app tm schema upgrade`")
