@@ -29,7 +29,7 @@ def upgrade(tm: TimeManagement, as_json: bool) -> None:
 @with_tm
 def check(tm: TimeManagement, as_json: bool) -> None:
     """Check the tables."""
-    found, wanted = store_schema.current(tm.installation.database), store_schema.latest()
+    found, wanted = store_schema.current(tm.installation.database), store_schema.LATEST
     is_current = found == wanted
     value = {"database": tm.installation.database.safe_url, "found": found, "needed": wanted, "current": is_current}
     show_one(value, json_wanted=as_json)

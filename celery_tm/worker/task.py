@@ -26,7 +26,7 @@ from ..domain.retry import Bury, TryAgain, read_policy
 from ..errors import DatabaseUnavailable, LeaseLost, TmError
 from ..installation import Installation
 from . import context as contexts
-from . import delivery, recorder
+from . import delivery, recorder, unknown  # noqa: F401  (unknown listens for tasks nobody has)
 from .context import JobContext
 from .lease import keeper_of
 

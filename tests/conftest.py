@@ -1,0 +1,168 @@
+"""Databases and brokers for the tests: every store test runs on every database found, every process test on every pair."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import delete
+from tmtest import services
+from tmtest.app import make_app
+from tmtest.stand import Stand
+
+from celery_tm import TimeManagement
+from celery_tm.installation import Installation
+from celery_tm.management.easy import embedded_broker
+from celery_tm.settings import read_settings
+from celery_tm.store import schema, tables
+from celery_tm.store.database import Database
+
+DATABASES = ("sqlite", "postgresql", "mysql")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    required = [name for name in os.environ.get("TM_TEST_REQUIRE", "").split(",") if name]
+    missing = [services.why_missing(name) for name in required if not services.find(name)]
+    if missing:
+        raise pytest.UsageError("; ".join(missing))
+
+
+def pytest_report_header() -> str:
+    return "celery_tm services: " + ", ".join(f"{n} {'found' if services.find(n) else 'MISSING'}" for n in services.KINDS)
+
+
+def require(name: str) -> None:
+    """Skip, saying how to get it, where a service is missing."""
+    if name in services.KINDS and not services.find(name):
+        pytest.skip(services.why_missing(name))
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    require("postgresql")
+    with services.own_database("postgresql") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> Iterator[str]:
+    require("mysql")
+    with services.own_database("mysql") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'jobs.db'}"
+
+
+@pytest.fixture(scope="session")
+def redis_service() -> Iterator[tuple[str, str]]:
+    require("redis")
+    with services.own_redis() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    require("rabbitmq")
+    with services.own_rabbitmq() as url:
+        yield url
+
+
+_upgraded: set[str] = set()
+
+
+def empty(database: Database) -> None:
+    """Delete every row that an earlier test left."""
+    with database.transaction() as tx:
+        for table in tables.metadata.sorted_tables:
+            tx.execute(delete(table))
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty, upgraded database of each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    prepare(url)
+    return url
+
+
+def prepare(url: str) -> None:
+    """Bring a database to this release and empty it."""
+    database = Database(read_settings({"tm_database_url": url}, {}))
+    if url not in _upgraded:
+        schema.upgrade(database)
+        _upgraded.add(url)
+    empty(database)
+    database.dispose()
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Celery]:
+    """An app with the test tasks, on each database, with a broker in memory."""
+    queue = f"test-{uuid.uuid4().hex}"  # brokers in memory are one per process
+    app = make_app({"broker_url": "memory://", "task_default_queue": queue, "tm_database_url": database_url})
+    yield app
+    Installation.of(app).database.dispose()
+    app.close()
+
+
+@pytest.fixture
+def tm(app: Celery) -> TimeManagement:
+    return TimeManagement(app)
+
+
+@pytest.fixture
+def database(app: Celery) -> Database:
+    return Installation.of(app).database
+
+
+PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
+
+
+@pytest.fixture(params=PAIRS)
+def stand(request: pytest.FixtureRequest, tmp_path: Path, effects: Path) -> Iterator[Stand]:
+    """A database and a broker of each kind, with real workers and beats to start on them."""
+    database, broker = request.param.split("+")
+    conf = broker_conf(request, broker, tmp_path) | {"tm_database_url": request.getfixturevalue("fresh_url")(database)}
+    stand = Stand(conf, tmp_path, effects, pair=request.param)
+    yield stand
+    stand.close()
+
+
+@pytest.fixture
+def fresh_url(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return an empty, upgraded database of the kind asked for."""
+
+    def fresh(kind: str) -> str:
+        url: str = request.getfixturevalue(f"{kind}_url")
+        prepare(url)
+        return url
+
+    return fresh
+
+
+def broker_conf(request: pytest.FixtureRequest, broker: str, folder: Path) -> dict[str, Any]:
+    """Return the settings of a broker, with queues of this test's own."""
+    queue = {"task_default_queue": f"tm-test-{uuid.uuid4().hex[:12]}"}
+    if broker == "files":
+        return embedded_broker(folder / "broker") | queue
+    if broker == "redis":
+        url, prefix = request.getfixturevalue("redis_service")
+        return queue | {"broker_url": url, "broker_transport_options": {"global_keyprefix": prefix}}
+    return queue | {"broker_url": request.getfixturevalue("rabbitmq_url")}
+
+
+@pytest.fixture
+def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the test tasks write their effects to."""
+    path = tmp_path / "effects.log"
+    path.touch()
+    monkeypatch.setenv("TM_TEST_EFFECTS", str(path))
+    return path

@@ -1,0 +1,98 @@
+"""The tasks that tests run. Each writes what it did to a file of its own, so that effects can be counted apart from tables."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any
+
+from celery import Celery
+
+from celery_tm import Task, current_job
+
+
+def log_effect(*words: object) -> None:
+    """Append one line to the effects file, in one write, so that many processes can."""
+    path = os.environ.get("TM_TEST_EFFECTS")
+    if path:
+        with open(path, "a") as file:
+            file.write(" ".join(map(str, words)) + "\n")
+
+
+def make_app(conf: dict[str, Any]) -> Celery:
+    """Return an app with the test tasks."""
+    app = Celery("tmtest", set_as_current=False)
+    app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **conf)
+
+    task = partial(app.task, base=Task, shared=False)
+
+    @task(bind=True, name="effect")
+    def effect(self: Task, n: Any = None) -> Any:
+        log_effect("effect", n, self.job.id, self.job.attempt)
+        return n
+
+    @task(name="fails", max_retries=2)
+    def fails(n: Any = None) -> None:
+        log_effect("fails", n, current_job().id, current_job().attempt)
+        raise ValueError(f"no {n}")
+
+    @task(bind=True, name="flaky", max_retries=5, retry={"kind": "fixed", "delay": 0.2})
+    def flaky(self: Task, n: Any, failures: int) -> Any:
+        log_effect("flaky", n, self.job.id, self.job.attempt)
+        if self.job.attempt <= failures:
+            raise RuntimeError(f"attempt {self.job.attempt}")
+        return n
+
+    @task(bind=True, name="sleepy", max_retries=3)
+    def sleepy(self: Task, n: Any, seconds: float) -> Any:
+        log_effect("start", n, self.job.id, self.job.attempt, os.getpid())
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.job.cancelled:
+            time.sleep(0.05)
+        log_effect("end", n, self.job.id, self.job.attempt, os.getpid())
+        return n
+
+    @task(name="sleepy_once", max_retries=3)
+    def sleepy_once(n: Any, seconds: float) -> Any:
+        """Sleep in the first attempt only."""
+        job = current_job()
+        log_effect("start", n, job.id, job.attempt, os.getpid())
+        if job.attempt == 1:
+            time.sleep(seconds)
+        log_effect("end", n, job.id, job.attempt, os.getpid())
+        return n
+
+    @task(name="keyed", key="keyed:{0}", keep_key="1h")
+    def keyed(n: Any) -> Any:
+        log_effect("keyed", n, current_job().id)
+        return {"n": n}
+
+    @task(bind=True, name="reports")
+    def reports(self: Task, how: str) -> str:
+        self.job.report_progress("half way")
+        if how == "failure":
+            self.job.report_failure("the shop is closed")
+        else:
+            self.job.report_success("all sold")
+        return how
+
+    @task(bind=True, name="asks_again", max_retries=3)
+    def asks_again(self: Task, n: Any, times: int) -> Any:
+        log_effect("asks_again", n, self.job.attempt)
+        if self.job.attempt <= times:
+            raise self.retry(countdown=30, exc=RuntimeError("not yet"))
+        return n
+
+    @task(bind=True, name="autoretried", autoretry_for=(KeyError,), retry_backoff=4, retry_jitter=False)
+    def autoretried(self: Task, n: Any) -> Any:
+        if self.job.attempt == 1:
+            raise KeyError(n)
+        return n
+
+    @app.task(name="plain", shared=False)
+    def plain(n: Any = None) -> Any:
+        log_effect("plain", n)
+        return n
+
+    return app

@@ -1,0 +1,162 @@
+"""Real workers and beats as processes of their own, on one database and broker, to be watched, stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import func, select
+
+from celery_tm import TimeManagement
+from celery_tm.store import tables
+from celery_tm.store.database import Database
+
+from .app import make_app
+
+T = TypeVar("T")
+TESTS = Path(__file__).parent.parent
+
+
+class Process:
+    """A child process in a group of its own, so that it can be stopped or killed with all its pool processes."""
+
+    def __init__(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> None:
+        self.name, self.log = name, log
+        self._file = log.open("w")
+        self._popen = subprocess.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen.poll() is None
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the process and all its children."""
+        os.killpg(self._popen.pid, number)
+
+    def kill(self) -> None:
+        """Kill it with all its children, without a chance to clean up."""
+        if self.is_running:
+            self.signal_all(signal.SIGKILL)
+        self._popen.wait(10)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.is_running:
+            self.signal_all(signal.SIGCONT)
+            self._popen.terminate()
+
+    def stop(self) -> None:
+        """End it the polite way, and the other way if it does not listen."""
+        self.terminate()
+        try:
+            self._popen.wait(15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._file.close()
+
+
+class Stand:
+    """One database, one broker, and the processes of a test."""
+
+    def __init__(self, conf: dict[str, Any], folder: Path, effects: Path, *, pair: str = "") -> None:
+        self.conf = {"tm_lease": 3, "tm_dispatch_lease": 20, "tm_poll_interval": 0.5} | conf
+        self.folder, self.effects_file, self.pair = folder, effects, pair
+        self.processes: list[Process] = []
+        self.app = make_app(self.conf)
+        self.tm = TimeManagement(self.app)
+
+    @property
+    def database(self) -> Database:
+        return self.tm.installation.database
+
+    def worker(self, *options: str, concurrency: int = 2, wait: bool = True) -> Process:
+        """Start a worker and wait until it takes tasks."""
+        name = f"worker{len(self.processes)}"
+        argv = ["worker", "-l", "INFO", "-c", str(concurrency), "-n", f"{name}@test", "--without-gossip", "--without-mingle"]
+        process = self._start(name, [*argv, *options])
+        if wait:
+            self.wait_for_text(process, "ready.")
+        return process
+
+    def beat(self, *options: str) -> Process:
+        """Start a beat and wait until it ticks."""
+        name = f"beat{len(self.processes)}"
+        pid_file = self.folder / f"{name}.pid"
+        process = self._start(name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", "--pidfile", str(pid_file), *options])
+        self.wait_for_text(process, "beat: Starting")
+        return process
+
+    def _start(self, name: str, arguments: list[str]) -> Process:
+        paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        env = os.environ | {"TM_TEST_CONF": json.dumps(self.conf), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        argv = [sys.executable, "-m", "celery", "-A", "tmtest.main", *arguments]
+        process = Process(name, argv, self.folder / f"{name}.log", env)
+        self.processes.append(process)
+        return process
+
+    def wait_for_text(self, process: Process, text: str, *, seconds: float = 40) -> None:
+        def look() -> bool:
+            assert process.is_running, f"{process.name} has ended:\n{process.text()[-3000:]}"
+            return text in process.text()
+
+        self.wait(look, seconds=seconds, what=f"{text!r} of {process.name}")
+
+    def wait(self, look: Callable[[], T], *, seconds: float = 30, what: str = "it") -> T:
+        """Look again and again until there is something to see, or the time is over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = look()
+            if found:
+                return found
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} did not happen in {seconds} s\n{self.tails()}")
+            time.sleep(0.05)
+
+    def wait_until_settled(self, *, seconds: float = 60) -> None:
+        """Wait until no job is owed any more."""
+        self.wait(lambda: self.count(tables.job) == 0, seconds=seconds, what="the end of all jobs")
+
+    def tails(self) -> str:
+        return "\n".join(f"--- {process.name}\n{process.text()[-1500:]}" for process in self.processes)
+
+    def effects(self, first: str = "") -> list[list[str]]:
+        """Return the lines that bodies wrote, as words, of those that start with `first`."""
+        lines = [line.split() for line in self.effects_file.read_text().splitlines()]
+        return [line for line in lines if not first or line[0] == first]
+
+    def count(self, table: Any, *where: Any) -> int:
+        with self.database.transaction(write=False) as tx:
+            return int(tx.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
+
+    def outcomes(self, **where: Any) -> Counter[str]:
+        """Count executions by outcome."""
+        execution = tables.execution
+        query = select(execution.c.outcome, func.count()).group_by(execution.c.outcome)
+        for name, value in where.items():
+            query = query.where(execution.c[name] == value)
+        with self.database.transaction(write=False) as tx:
+            return Counter({row[0]: row[1] for row in tx.execute(query)})
+
+    def close(self) -> None:
+        """End all processes and close all connections."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.stop()
+        self.database.dispose()
+        self.app.close()
