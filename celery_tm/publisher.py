@@ -20,6 +20,9 @@ from .installation import Installation
 
 HEADER = "tm"
 HARD_LIMIT_GRACE = timedelta(seconds=10)  # between the soft limit, which a body may catch, and the hard one
+# A broker that is down is noticed at once; kombu alone would keep trying to connect for several seconds.
+CONNECT: Mapping[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+ONE_MORE_TRY: Mapping[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 # Options of a message that `send_task` takes under other names than a message's headers carry them.
 RENAMED = {"callbacks": "link", "errbacks": "link_error"}
 
@@ -34,7 +37,7 @@ class Published:
     error: str | None = None
 
 
-def publish(installation: Installation, jobs: Sequence[Job], *, retry: bool = True) -> Published:
+def publish(installation: Installation, jobs: Sequence[Job], *, policy: Mapping[str, Any] | None = None) -> Published:
     """Publish jobs over one connection; after the first one that the broker refuses, give back the rest."""
     sent: list[Job] = []
     unsendable: list[Job] = []
@@ -42,6 +45,7 @@ def publish(installation: Installation, jobs: Sequence[Job], *, retry: bool = Tr
     app = installation.app
     try:
         with app.producer_or_acquire() as producer:
+            producer.connection.ensure_connection(**CONNECT)
             for job in jobs:
                 try:
                     message = _message(installation, job)
@@ -52,8 +56,8 @@ def publish(installation: Installation, jobs: Sequence[Job], *, retry: bool = Tr
                 app.send_task(
                     job.task,
                     producer=producer,
-                    retry=retry,
-                    retry_policy=dict(installation.settings.tm_publish_retry),
+                    retry=True,
+                    retry_policy=dict(installation.settings.tm_publish_retry if policy is None else policy),
                     **message,
                 )
                 sent.append(job)

@@ -12,7 +12,7 @@ from .. import clock
 from ..domain.job import Job, JobState, Status
 from ..errors import DuplicateKey, TmError
 from ..installation import Installation, node_name
-from ..publisher import publish
+from ..publisher import ONE_MORE_TRY, publish
 from ..store import jobs, keys
 from ..store.database import Transaction
 from .handle import JobHandle
@@ -142,7 +142,7 @@ def _taken(installation: Installation, request: Request, id: str, run_at: dateti
 
 def _publish(installation: Installation, outgoing: Sequence[Job]) -> None:
     """Publish after commit. Nothing here may raise: the rows are written, and beat is the safety net."""
-    refused = publish(installation, outgoing, retry=False).refused
+    refused = publish(installation, outgoing, policy=ONE_MORE_TRY).refused
     if not refused:
         return
     try:
