@@ -12,7 +12,7 @@ from ..errors import InvalidValue
 from ..store import audit, jobs, settlement
 from ..store.database import Transaction
 from .request import installation_for
-from .writing import transaction
+from .writing import AfterCommit, write
 
 
 def cancel(
@@ -34,10 +34,13 @@ def cancel(
         raise InvalidValue("cancel", "nothing says which job is meant", "pass id=, key= or entity_id=")
     installation = installation_for(task, app)
     name = getattr(task, "name", task)
-    with transaction(installation, session) as (tx, _):
+
+    def work(tx: Transaction, _: AfterCommit | None) -> bool:
         found = jobs.lock_matching(tx, id=id, key=key, entity_id=entity_id, task=name)
         done = [_cancel_one(tx, job, actor=actor, reason=reason) for job in found]
-    return any(done)
+        return any(done)
+
+    return write(installation, session, work)
 
 
 def _cancel_one(tx: Transaction, job: Job, *, actor: str | None, reason: str | None) -> bool:

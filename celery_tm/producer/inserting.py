@@ -17,25 +17,31 @@ from ..store import jobs, keys
 from ..store.database import Transaction
 from .handle import JobHandle
 from .request import Request
-from .writing import transaction
+from .writing import AfterCommit, write
 
 logger = logging.getLogger(__name__)
 
 
 def write_requests(installation: Installation, requests: Sequence[Request], session: Any) -> list[JobHandle]:
-    with transaction(installation, session) as (tx, after_commit):
-        ready = [_prepared(request, publishes=after_commit is not None) for request in requests]
-        if len(ready) == 1:
-            handles = [_insert_one(installation, tx, ready[0])]
-        else:
-            handles = _insert_many(installation, tx, ready)
-        created = {handle.id for handle in handles if handle.created}
-        mine = [request for request in ready if request.job.id in created]
-        if any(request.job.state is JobState.PENDING and _is_soon(installation, request) for request in mine):
-            tx.wake()
-        outgoing = [request.job for request in mine if request.job.state is JobState.DISPATCHED]
-        if outgoing and after_commit is not None:
-            after_commit(lambda: _publish(installation, outgoing))
+    """Write checked requests in one transaction and return their handles, in order."""
+    return write(installation, session, lambda tx, after_commit: _write(installation, requests, tx, after_commit))
+
+
+def _write(
+    installation: Installation, requests: Sequence[Request], tx: Transaction, after_commit: AfterCommit | None
+) -> list[JobHandle]:
+    ready = [_prepared(request, publishes=after_commit is not None) for request in requests]
+    if len(ready) == 1:
+        handles = [_insert_one(installation, tx, ready[0])]
+    else:
+        handles = _insert_many(installation, tx, ready)
+    created = {handle.id for handle in handles if handle.created}
+    mine = [request for request in ready if request.job.id in created]
+    if any(request.job.state is JobState.PENDING and _is_soon(installation, request) for request in mine):
+        tx.wake()
+    outgoing = [request.job for request in mine if request.job.state is JobState.DISPATCHED]
+    if outgoing and after_commit is not None:
+        after_commit(lambda: _publish(installation, outgoing))
     return handles
 
 
@@ -58,17 +64,18 @@ def _lease(installation: Installation, request: Request) -> timedelta | None:
 
 
 def _insert_one(installation: Installation, tx: Transaction, request: Request, tries: int = 3) -> JobHandle:
-    written = jobs.insert_after(tx, request.job, delay=request.delay, lease=_lease(installation, request))
-    if written is not None:
-        if written.dedupe_key is None:
-            return _handle(installation, written, created=True)
-        # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
-        done = keys.find_kept(tx, written.task, written.dedupe_key)
-        if done is None:
-            return _handle(installation, written, created=True)
-        jobs.remove_waiting(tx, written.id, written.attempt)
+    task, key = request.job.task, request.job.dedupe_key
+    if key is not None and tx.dialect.asks_key_first and (done := keys.find_kept(tx, task, key)):
         return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
-    return _met(installation, tx, request, tries)
+    written = jobs.insert_after(tx, request.job, delay=request.delay, lease=_lease(installation, request))
+    if written is None:
+        return _met(installation, tx, request, tries)
+    # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
+    done = keys.find_kept(tx, task, key) if key is not None else None
+    if done is None:
+        return _handle(installation, written, created=True)
+    jobs.remove_waiting(tx, written.id, written.attempt)
+    return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
 
 
 def _met(installation: Installation, tx: Transaction, request: Request, tries: int = 3) -> JobHandle:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..installation import Installation
 from ..store import outside
 from ..store.database import Transaction
 
+T = TypeVar("T")
 AfterCommit = Callable[[Callable[[], None]], None]
 
 
-@contextmanager
-def transaction(installation: Installation, session: Any) -> Iterator[tuple[Transaction, AfterCommit | None]]:
-    """Yield the transaction to write in, and how to act after its commit (None where the caller's commit is unseen)."""
+def write(installation: Installation, session: Any, work: Callable[[Transaction, AfterCommit | None], T]) -> T:
+    """Do `work` in the caller's transaction, or in one of its own that starts over after a deadlock.
+
+    `work` gets a way to act after the commit; None where the caller's commit is not seen here.
+    """
     if session is not None:
         joined = outside.join(installation.database, session)
-        yield joined.tx, joined.after_commit
-        return
+        return work(joined.tx, joined.after_commit)
     actions: list[Callable[[], None]] = []
-    with installation.database.transaction() as tx:
-        yield tx, actions.append
+
+    def once(tx: Transaction) -> T:
+        actions.clear()  # of a try that was rolled back
+        return work(tx, actions.append)
+
+    result = installation.database.run(once)
     for action in actions:
         action()
+    return result

@@ -7,7 +7,9 @@ missing or old schema `SchemaMissing` or `SchemaOutdated`; everything else passe
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -25,7 +27,7 @@ from ..settings import Settings
 from .dialects import DIALECTS, Dialect, Moment, with_driver
 
 T = TypeVar("T")
-TRANSIENT_TRIES = 5
+TRANSIENT_TRIES = 10
 _inherited: list[Engine] = []  # engines of a parent process: kept, so that their sockets are not closed here
 
 
@@ -160,7 +162,7 @@ class Database:
 
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Do `work` in a transaction of its own; start over if it met a deadlock. `work` may run more than once."""
-        for _ in range(TRANSIENT_TRIES - 1):
+        for tried in range(TRANSIENT_TRIES - 1):
             try:
                 with self.transaction() as tx:
                     return work(tx)
@@ -168,6 +170,7 @@ class Database:
                 cause = error.__cause__
                 if not (isinstance(cause, DBAPIError) and self.dialect.is_transient(cause)):
                     raise
+            time.sleep(random.uniform(0, 0.02 * (tried + 1)))  # so that two that met do not meet again
         with self.transaction() as tx:
             return work(tx)
 

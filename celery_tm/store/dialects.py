@@ -25,6 +25,8 @@ class Dialect(ABC):
     gives_back_updates: ClassVar[bool] = True
     skips_locked: ClassVar[bool] = True
     is_server: ClassVar[bool] = True
+    # InnoDB deadlocks when several transactions insert and delete the same unique key at once.
+    asks_key_first: ClassVar[bool] = False
 
     @abstractmethod
     def now(self) -> Moment:
@@ -111,6 +113,7 @@ class MySQL(Dialect):
     name = "mysql"
     extra = "mysql"
     gives_back_updates = False
+    asks_key_first = True
 
     def now(self) -> Moment:
         return func.utc_timestamp(literal_column("6"), type_=Instant)

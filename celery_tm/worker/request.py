@@ -35,10 +35,11 @@ class Request(CeleryRequest):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Record a process that vanished; everything else is recorded where the body ran."""
-        if isinstance(exc_info.exception, WorkerLostError):
-            then = self._record(Failure.orphaned(f"WorkerLostError: {exc_info.exception}"))
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # the pool may have wrapped it
+        if isinstance(error, WorkerLostError):
+            then = self._record(Failure.orphaned(f"WorkerLostError: {error}"))
             if isinstance(then, TryAgain):
-                self._will_retry(exc_info.exception)
+                self._will_retry(error)
                 return None
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
