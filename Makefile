@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with sample jobs
 	cd beat && ../$(BIN)/celery -A app tm schema upgrade
 	cd beat && ../$(BIN)/celery -A app tm definitions load definitions.toml
-	cd beat && ../$(BIN)/python -m app
+	cd beat && ../$(BIN)/python -m samples
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
 test: $(STAMP)   ## run every test on every database and broker found
