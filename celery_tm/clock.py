@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
-from .errors import InvalidValue
+from .errors import InvalidValue, shown
 
 _moved: ContextVar[datetime | None] = ContextVar("celery_tm_moved_time", default=None)
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
 MAX_DURATION = timedelta(days=36500)
@@ -45,19 +46,22 @@ def moved_to(instant: datetime) -> Iterator[None]:
 def as_utc(value: datetime, *, field: str) -> datetime:
     """Return an aware instant in UTC; a naive one is refused, since nobody knows which zone it means."""
     if not isinstance(value, datetime):
-        raise InvalidValue(field, f"{value!r} is not a datetime", "pass an aware one, e.g. datetime.now(UTC)")
+        raise InvalidValue(field, f"{shown(value)} is not a datetime", "pass an aware one, e.g. datetime.now(UTC)")
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidValue(field, f"{value.isoformat()} has no time zone", "pass an aware datetime, e.g. with tzinfo=UTC")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidValue(field, f"{value.isoformat()} is outside the calendar", "give a year from 1 to 9999") from None
 
 
 def parse_duration(value: timedelta | float | str, *, field: str) -> timedelta:
     """Return what `timedelta`, seconds or text like "15m" and "1h 30m" mean; negative ones are refused."""
     duration = _read(value, field)
     if duration < timedelta(0):
-        raise InvalidValue(field, f"{value!r} is negative", "give a duration of zero or more")
+        raise InvalidValue(field, f"{shown(value)} is negative", "give a duration of zero or more")
     if duration > MAX_DURATION:
-        raise InvalidValue(field, f"{value!r} is longer than 100 years", "give a shorter duration")
+        raise InvalidValue(field, f"{shown(value)} is longer than 100 years", "give a shorter duration")
     return duration
 
 
@@ -68,22 +72,30 @@ def _read(value: timedelta | float | str, field: str) -> timedelta:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return timedelta(seconds=value)
         if isinstance(value, str) and len(value) <= 64 and _WHOLE.fullmatch(value.strip()):
-            return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
+            return timedelta(microseconds=int(sum(Decimal(n) * _UNITS[unit] for n, unit in _PART.findall(value))))
     except (OverflowError, ValueError):
         pass
-    raise InvalidValue(field, f"{value!r} is not a duration", "give a timedelta, seconds, or text like '15m' or '1h 30m'")
+    raise InvalidValue(
+        field, f"{shown(value)} is not a duration", "give a timedelta, seconds, or text like '15m' or '1h 30m'"
+    )
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration so that people read it and `parse_duration` takes it back."""
-    seconds = duration.total_seconds()
-    if seconds and seconds < 1:
-        return f"{seconds * 1000:g}ms"
+    """Write a duration so that people read it and `parse_duration` takes it back, to the microsecond."""
+    left = duration // timedelta(microseconds=1)
     parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        count, seconds = divmod(seconds, size)
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _UNITS[unit])
         if count:
-            parts.append(f"{int(count)}{unit}")
-    if seconds or not parts:
-        parts.append(f"{round(seconds, 6):g}s")
+            parts.append(f"{count}{unit}")
+    unit = "ms" if left < _UNITS["s"] and left and not parts else "s"
+    if left or not parts:
+        parts.append(f"{_decimal(left, _UNITS[unit])}{unit}")
     return " ".join(parts)
+
+
+def _decimal(amount: int, size: int) -> str:
+    """Return amount / size without a rounding error and without zeros at its end; `size` is a power of ten."""
+    whole, rest = divmod(amount, size)
+    digits = len(str(size)) - 1
+    return f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -231,6 +231,15 @@ class AppMissing(TmError):
         return f"{self.what} needs a Celery app: pass `celery -A yourapp tm …`, or app= in code"
 
 
+def shown(value: object) -> str:
+    """Return a value as an error may show it: short, and whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number too long to write, an object that cannot be shown
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was probably meant to be."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -11,7 +11,9 @@ from typing import Any
 
 from celery import Celery
 
-from .domain.retry import Proportional, RetryPolicy
+from .domain.job import checked_timeout
+from .domain.planning import TaskDefaults
+from .domain.retry import Proportional, RetryPolicy, read_policy, write_policy
 from .errors import AppMissing
 from .settings import Settings, read_settings
 from .store.database import Database
@@ -44,6 +46,18 @@ class Installation:
         if _ATTRIBUTE not in app.__dict__ and app.main in (None, "default", "__main__") and not app.conf.broker_url:
             raise AppMissing("defer() by name")
         return cls.of(app)
+
+    def task_defaults(self, name: str) -> TaskDefaults:
+        """Return what a task says about retries and time, if this app has it."""
+        task = self.app.tasks.get(name)
+        if task is None:
+            return TaskDefaults()
+        policy, timeout = getattr(task, "retry_policy", None), getattr(task, "timeout", None)
+        return TaskDefaults(
+            max_retries=task.max_retries,
+            retry=None if policy is None else write_policy(read_policy(policy)),
+            timeout=None if timeout is None else checked_timeout(timeout),
+        )
 
     @property
     def default_policy(self) -> RetryPolicy:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from kombu.exceptions import OperationalError
+
 from .domain.codec import decode
 from .domain.ids import execution_id
 from .domain.job import Job
@@ -25,6 +27,7 @@ CONNECT: Mapping[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_s
 ONE_MORE_TRY: Mapping[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 # Options of a message that `send_task` takes under other names than a message's headers carry them.
 RENAMED = {"callbacks": "link", "errbacks": "link_error"}
+OURS = frozenset({"retry", "retry_policy", "producer", "publisher", "connection", "router", "countdown", "eta"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,45 +36,45 @@ class Published:
 
     sent: Sequence[Job] = field(default_factory=list)
     refused: Sequence[Job] = field(default_factory=list)
-    unsendable: Sequence[Job] = field(default_factory=list)
+    unsendable: Sequence[tuple[Job, str]] = field(default_factory=list)
     error: str | None = None
 
 
 def publish(installation: Installation, jobs: Sequence[Job], *, policy: Mapping[str, Any] | None = None) -> Published:
     """Publish jobs over one connection; after the first one that the broker refuses, give back the rest."""
     sent: list[Job] = []
-    unsendable: list[Job] = []
+    unsendable: list[tuple[Job, str]] = []
     error = None
-    app = installation.app
+    app, settings = installation.app, installation.settings
     try:
         with app.producer_or_acquire() as producer:
-            producer.connection.ensure_connection(**CONNECT)
+            connection = producer.connection
+            away = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
+            connection.ensure_connection(**CONNECT)
             for job in jobs:
                 try:
-                    message = _message(installation, job)
-                except (ValueError, TypeError, KeyError) as wrong:  # this one cannot be sent; the others can
-                    unsendable.append(job)
-                    error = f"{type(wrong).__name__}: {wrong}"
-                    continue
-                app.send_task(
-                    job.task,
-                    producer=producer,
-                    retry=True,
-                    retry_policy=dict(installation.settings.tm_publish_retry if policy is None else policy),
-                    **message,
-                )
-                sent.append(job)
+                    _send(installation, job, producer, settings.tm_publish_retry if policy is None else policy)
+                    sent.append(job)
+                except away:
+                    raise
+                except Exception as wrong:  # this one makes no message; the others do
+                    unsendable.append((job, f"{type(wrong).__name__}: {wrong}"))
     except Exception as refusal:  # whatever the transport raises: the jobs are safe in their rows
         error = f"{type(refusal).__name__}: {refusal}"
-    settled = {job.id for job in (*sent, *unsendable)}
+    settled = {job.id for job in sent} | {job.id for job, _ in unsendable}
     refused = [job for job in jobs if job.id not in settled]
     return Published(sent=sent, refused=refused, unsendable=unsendable, error=error)
+
+
+def _send(installation: Installation, job: Job, producer: Any, policy: Mapping[str, Any]) -> None:
+    message = _message(installation, job)
+    installation.app.send_task(job.task, producer=producer, retry=True, retry_policy=dict(policy), **message)
 
 
 def _message(installation: Installation, job: Job) -> dict[str, Any]:
     """Return a job as arguments of `send_task`."""
     settings = installation.settings
-    options: dict[str, Any] = {RENAMED.get(name, name): value for name, value in job.options.items()}
+    options: dict[str, Any] = {RENAMED.get(name, name): v for name, v in job.options.items() if name not in OURS}
     queue = resolve_queue(job.queue, aliases=settings.tm_queue_aliases, default=settings.tm_default_queue)
     if queue and "queue" not in options:
         options["queue"] = queue

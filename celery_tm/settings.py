@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from .clock import parse_duration
-from .errors import InvalidValue, UnknownSetting, nearest
+from .errors import InvalidValue, UnknownSetting, nearest, shown
 
 DEFAULT_URL = "sqlite:///celery_tm.db"
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
@@ -43,14 +43,13 @@ class Settings:
     )
     tm_poll_interval: timedelta = _setting(timedelta(seconds=1), "how often beat looks for due work at least", "duration")
     tm_claim_batch: int = _setting(500, "how many due jobs beat claims at once", "count")
-    tm_max_retries: int = _setting(3, "tries after the first for tasks that do not say", "count")
     tm_backoff_cap: timedelta = _setting(timedelta(minutes=60), "the longest wait of the proportional backoff", "duration")
     tm_backoff_floor: timedelta = _setting(
         timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration"
     )
     tm_default_queue: str | None = _setting(None, "queue of jobs that name none; unset: Celery's routing decides", "text")
     tm_queue_aliases: Mapping[str, str] = _setting(
-        {}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "mapping"
+        {}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "names"
     )
     tm_publish_retry: Mapping[str, Any] = _setting(
         {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
@@ -72,52 +71,61 @@ NAMES = frozenset(f.name for f in fields(Settings))
 def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Build the settings from `tm_…` entries of an app's configuration, else from the environment."""
     values: dict[str, Any] = {name: environ[env] for name, env in FROM_ENVIRONMENT.items() if environ.get(env)}
-    values.update((name, value) for name, value in conf.items() if name.startswith("tm_"))
+    values.update((name, value) for name, value in conf.items() if name.startswith("tm_") and value is not None)
     for name in values:
         if name not in NAMES:
             raise UnknownSetting(name, nearest(name, NAMES))
     return Settings(
-        **{f.name: _read(f.name, f.metadata["kind"], values[f.name]) for f in fields(Settings) if f.name in values}
+        **{f.name: _READERS[f.metadata["kind"]](f.name, values[f.name]) for f in fields(Settings) if f.name in values}
     )
-
-
-def _read(name: str, kind: str, value: Any) -> Any:
-    if value is None:
-        return None
-    return _READERS[kind](name, value)
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InvalidValue(name, f"{value!r} is not a text", "give a non-empty string")
+        raise InvalidValue(name, f"{shown(value)} is not a text", "give a non-empty string")
     return value
 
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidValue(name, f"{value!r} is not True or False", "give a bool")
+        raise InvalidValue(name, f"{shown(value)} is not True or False", "give a bool")
     return value
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidValue(name, f"{value!r} is not a count", "give a whole number of zero or more")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValue(name, f"{shown(value)} is not a count", "give a whole number of one or more")
     return value
 
 
 def _duration(name: str, value: Any) -> timedelta:
-    if isinstance(value, str) and value.replace(".", "", 1).isdigit():
+    if isinstance(value, str) and value.isascii() and value.replace(".", "", 1).isdigit():
         value = float(value)  # from the environment: plain seconds
     duration = parse_duration(value, field=name)
     if duration <= timedelta(0):
-        raise InvalidValue(name, f"{value!r} is not a duration above zero", "give a longer one, e.g. '30s'")
+        raise InvalidValue(name, f"{shown(value)} is not a duration above zero", "give a longer one, e.g. '30s'")
     return duration
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidValue(name, f"{value!r} is not a mapping", "give a dict")
+        raise InvalidValue(name, f"{shown(value)} is not a mapping", "give a dict")
     return dict(value)
 
 
-_READERS = {"text": _text, "flag": _flag, "count": _count, "duration": _duration, "mapping": _mapping}
+def _names(name: str, value: Any) -> dict[str, str]:
+    names = _mapping(name, value)
+    for key, item in names.items():
+        if not isinstance(key, str) or not isinstance(item, str) or not item:
+            raise InvalidValue(name, f"{shown(key)}: {shown(item)} is not a pair of names", "give text for both")
+    return names
+
+
+_READERS: Mapping[str, Any] = {
+    "text": _text,
+    "flag": _flag,
+    "count": _count,
+    "duration": _duration,
+    "mapping": _mapping,
+    "names": _names,
+}

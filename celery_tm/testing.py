@@ -24,6 +24,7 @@ class MovableClock:
         """Let it be `instant`."""
         from . import clock
 
+        instant = clock.as_utc(instant, field="instant")
         self._stack.close()
         self._stack.enter_context(clock.moved_to(instant))
         self.now = instant

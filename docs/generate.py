@@ -73,16 +73,6 @@ OCCURRENCE_BIRTHS: Mapping[OccurrenceState, str] = {
     OccurrenceState.MISSED: "it came while no beat was planning, and recovery=skip",
     OccurrenceState.COALESCED: "it came while no beat was planning, and recovery=last runs a newer one",
 }
-# Why an occurrence gets into a state; the rule in the code names only which states may follow each other.
-OCCURRENCE_REASONS: Mapping[OccurrenceState, str] = {
-    OccurrenceState.PENDING: "its dead letter was revived",
-    OccurrenceState.QUEUED: "a beat has claimed its job",
-    OccurrenceState.RUNNING: "the gate let a delivery of its job in",
-    OccurrenceState.COMPLETED: "its job has succeeded",
-    OccurrenceState.FAILED: "its job became a dead letter",
-    OccurrenceState.CANCELLED: "its job was cancelled, expired or deduplicated",
-    OccurrenceState.STALE: "reserved: nothing sets it in this version",
-}
 
 
 def states_page() -> str:
@@ -116,12 +106,7 @@ def _job_rows() -> list[tuple[str, str, str]]:
 
 
 def _occurrence_moves() -> list[tuple[OccurrenceState, OccurrenceState, str]]:
-    order = list(OccurrenceState)
-    return [
-        (before, after, OCCURRENCE_REASONS[after])
-        for before, following in OCCURRENCE_NEXT.items()
-        for after in sorted(following, key=order.index)
-    ]
+    return [(before, after, why) for before, following in OCCURRENCE_NEXT.items() for after, why in following.items()]
 
 
 def _occurrence_rows() -> list[tuple[str, str, str]]:

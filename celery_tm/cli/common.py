@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for p
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
 )
-actor_option = click.option("--actor", help="Who does this, for the audit.")
+actor_option = click.option("--actor", default=getpass.getuser, help="Who does this, for the audit; default: you.")
 reason_option = click.option("--reason", help="Why, for the audit.")
 
 

@@ -21,9 +21,19 @@ def encode(value: Any, *, field: str) -> str:
         text: str = dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidValue(field, f"{_culprit(value, field)} is not JSON ({error})", _REMEDY) from None
+    if '"__type__"' in text:
+        _read_back(text, field)
     if len(text) > MAX_BYTES:
         raise InvalidValue(field, f"{len(text):,} characters are too many", f"stay under {MAX_BYTES:,}, pass an id instead")
     return text
+
+
+def _read_back(text: str, field: str) -> None:
+    """Refuse what looks like one of Celery's own markers but cannot be read back."""
+    try:
+        loads(text)
+    except Exception as error:
+        raise InvalidValue(field, f"a '__type__' in it cannot be read back ({error})", _REMEDY) from None
 
 
 _REMEDY = "pass plain values, or an id that the task looks up"
@@ -44,4 +54,7 @@ def _culprit(value: Any, path: str) -> str:
             return _culprit(item, f"{path}[{name!r}]")
         except RecursionError:
             break
-    return f"{path} = {repr(value)[:80]}"
+    try:
+        return f"{path} = {repr(value)[:80]}"
+    except Exception:  # nested too deeply, or an object that cannot even be shown
+        return path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from ..errors import InvalidValue
+from .job import MAX_KEY
 
 
 def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -16,3 +18,8 @@ def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         return rule(*args, **kwargs) if callable(rule) else str(rule).format(*args, **kwargs)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise InvalidValue("key", f"the task's key= makes none of these arguments ({error})", "fix its key=") from None
+
+
+def fitting(key: str) -> str:
+    """Return a key that fits its column; one that is too long ends in its digest, so that two never become one."""
+    return key if len(key) <= MAX_KEY else f"{key[:180]}…{sha256(key.encode()).hexdigest()}"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from ..clock import as_utc, parse_duration
+from ..clock import as_utc
 from ..errors import InvalidValue, UnknownOption, nearest
 from .codec import encode
 from .dst import Fold, Gap
-from .job import MAX_TASK, checked_priority, checked_retries, checked_text
+from .job import MAX_TASK, checked_priority, checked_retries, checked_text, checked_timeout
 from .overlap import Overlap
 from .recovery import Recovery
 from .retry import read_policy, write_policy
@@ -42,7 +43,7 @@ class Definition:
     group: str | None = None
     queue: str | None = None
     priority: int | None = None
-    max_retries: int = 3
+    max_retries: int | None = None  # None: the task's own, and so for retry and timeout
     retry: Mapping[str, Any] | None = None
     overlap: Overlap = Overlap.SKIP
     recovery: Recovery = Recovery.LAST
@@ -98,7 +99,13 @@ def new_definition(*, id: str, name: str, values: Mapping[str, Any], now: dateti
         updated_by=actor,
         **columns,
     )
+    _refuse_empty(definition)
     return replace(definition, next_run_at=definition.next_after(now))
+
+
+def _refuse_empty(definition: Definition) -> None:
+    if definition.starts_at and definition.ends_at and definition.ends_at < definition.starts_at:
+        raise InvalidValue("ends_at", "it is before starts_at, so it never fires", "give a later ends_at")
 
 
 def edited(definition: Definition, *, values: Mapping[str, Any], now: datetime, actor: str | None) -> Definition:
@@ -109,8 +116,9 @@ def edited(definition: Definition, *, values: Mapping[str, Any], now: datetime, 
     if not changed:
         return definition
     after = replace(definition, **changed, version=definition.version + 1, updated_at=now, updated_by=actor)
+    _refuse_empty(after)
     if TIMING & changed.keys():
-        # Instants up to now belong to the rule that was in force; the new one begins with the next.
+        # Instants up to now belong to the rule that was in force, and are decided; the new one begins with the next.
         planned_until = max(definition.planned_until, now)
         after = replace(after, planned_until=planned_until, next_run_at=after.next_after(planned_until))
     return after
@@ -120,7 +128,7 @@ def check_values(values: Mapping[str, Any], *, zone: Zone) -> dict[str, Any]:
     """Return the columns that the stated values mean; refuse unknown names and anything malformed."""
     for name in values:
         if name not in FIELDS:
-            raise UnknownOption(name, nearest(name, FIELDS))
+            raise UnknownOption(str(name), nearest(str(name), FIELDS))
     columns: dict[str, Any] = {name: _CHECKS[name](value) for name, value in values.items() if name in _CHECKS}
     zone = Zone(
         name=columns.get("timezone", zone.name), gap=columns.get("gap", zone.gap), fold=columns.get("fold", zone.fold)
@@ -169,7 +177,13 @@ def _json(field: str, kind: type, shape: str) -> Any:
 def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidValue("options", f"{value!r} is not a mapping", "give Celery options such as {'headers': {…}}")
-    encode(dict(value), field="options")
+    encode(dict(value), field="options")  # says where it is wrong
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(
+            "options", f"they are not plain JSON ({error})", "give text, numbers, lists and mappings"
+        ) from None
     return dict(value)
 
 
@@ -199,11 +213,11 @@ _CHECKS: Mapping[str, Any] = {
     "group": _text("group", 100),
     "queue": _text("queue", 255),
     "priority": lambda value: None if value is None else checked_priority(value),
-    "max_retries": checked_retries,
+    "max_retries": lambda value: None if value is None else checked_retries(value),
     "retry": lambda value: None if value is None else write_policy(read_policy(value)),
     "overlap": _choice(Overlap, "overlap"),
     "recovery": _choice(Recovery, "recovery"),
-    "timeout": lambda value: None if value is None else parse_duration(value, field="timeout"),
+    "timeout": lambda value: None if value is None else checked_timeout(value),
     "options": _options,
 }
 

@@ -66,8 +66,9 @@ def next_local(
     if before and not before.is_gap and fold is Fold.FIRST:
         start = max(start, before.wall(before.before) - SECOND)  # the second pass does not count
     candidate = next_naive(start)
-    change = _change_after(zone, after)
+    position = after
     while candidate is not None:
+        change = _change_after(zone, position, candidate)
         if change is None or candidate < change.wall(offset):
             folded = change is not None and not change.is_gap and candidate >= change.wall(change.after)
             if not (folded and fold is Fold.SECOND):
@@ -78,7 +79,7 @@ def next_local(
         first_pass_only = not change.is_gap and fold is Fold.FIRST
         resume = change.wall(change.before if first_pass_only else change.after) - SECOND
         candidate = next_naive(resume)
-        offset, change = change.after, _change_after(zone, change.at)
+        offset, position = change.after, change.at
     return None
 
 
@@ -89,9 +90,9 @@ def _change_before(zone: ZoneInfo, instant: datetime) -> Transition | None:
     return known[index - 1] if index else None
 
 
-def _change_after(zone: ZoneInfo, instant: datetime) -> Transition | None:
-    """Return the first change later than `instant`; zones without one in two years have none ahead."""
-    for year in range(instant.year, min(instant.year + 3, LAST_YEAR)):
+def _change_after(zone: ZoneInfo, instant: datetime, until: datetime) -> Transition | None:
+    """Return the first change later than `instant` that a local time `until` may be touched by."""
+    for year in range(instant.year, min(until.year + 2, LAST_YEAR)):
         known = transitions(zone, year)
         index = bisect_right(known, instant, key=lambda change: change.at)
         if index < len(known):

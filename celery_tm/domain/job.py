@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from ..errors import InvalidValue
+from ..clock import parse_duration
+from ..errors import InvalidValue, shown
 
 MAX_KEY = 255
+DEFAULT_RETRIES = 3  # as Celery has it
 MAX_ENTITY = 200
 MAX_TASK = 255
 MAX_ID = 155
@@ -34,7 +36,7 @@ NEXT: Mapping[JobState, Mapping[JobState | None, str]] = {
     JobState.PENDING: {
         JobState.DISPATCHED: "claimed by a beat",
         JobState.RUNNING: "a late delivery of this attempt arrives while it is due",
-        None: "cancelled, expired or replaced",
+        None: "cancelled, expired, or its key has succeeded meanwhile",
     },
     JobState.DISPATCHED: {
         JobState.RUNNING: "the gate lets a delivery in",
@@ -128,7 +130,7 @@ class Job:
 def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str:
     """Return a name, key or id that every database stores and compares alike."""
     if not isinstance(value, str):
-        raise InvalidValue(field, f"{value!r} is not text", remedy or "give a string")
+        raise InvalidValue(field, f"{shown(value)} is not text", remedy or "give a string")
     if not value.strip():
         raise InvalidValue(field, "it is empty", remedy or "give at least one character")
     if len(value) > limit:
@@ -138,15 +140,25 @@ def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str
     return value
 
 
+def checked_timeout(value: Any) -> timedelta:
+    """Return a timeout that leaves some time."""
+    timeout = parse_duration(value, field="timeout")
+    if timeout <= timedelta(0):
+        raise InvalidValue("timeout", f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
+    return timeout
+
+
 def checked_priority(value: Any) -> int:
     """Return a priority between 0 and 255, the range brokers share."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
-        raise InvalidValue("priority", f"{value!r} is not a priority", "give a whole number from 0 to 255")
+        raise InvalidValue("priority", f"{shown(value)} is not a priority", "give a whole number from 0 to 255")
     return value
 
 
 def checked_retries(value: Any) -> int:
     """Return a number of retries of zero or more."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
-        raise InvalidValue("max_retries", f"{value!r} is not a number of retries", "give a whole number of zero or more")
+        raise InvalidValue(
+            "max_retries", f"{shown(value)} is not a number of retries", "give a whole number of zero or more"
+        )
     return value

@@ -26,17 +26,25 @@ class OccurrenceState(StrEnum):
 
 ACTIVE = (OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING)
 
-OCCURRENCE_NEXT: Mapping[OccurrenceState, frozenset[OccurrenceState]] = {
-    OccurrenceState.PENDING: frozenset(
-        {OccurrenceState.QUEUED, OccurrenceState.RUNNING, OccurrenceState.CANCELLED, OccurrenceState.FAILED}
-    ),
-    OccurrenceState.QUEUED: frozenset(
-        {OccurrenceState.RUNNING, OccurrenceState.CANCELLED, OccurrenceState.FAILED, OccurrenceState.COMPLETED}
-    ),
-    OccurrenceState.RUNNING: frozenset(
-        {OccurrenceState.COMPLETED, OccurrenceState.FAILED, OccurrenceState.CANCELLED, OccurrenceState.STALE}
-    ),
-    OccurrenceState.FAILED: frozenset({OccurrenceState.QUEUED, OccurrenceState.RUNNING}),  # revived
+# What may follow each state, and why. States that are not here are final.
+OCCURRENCE_NEXT: Mapping[OccurrenceState, Mapping[OccurrenceState, str]] = {
+    OccurrenceState.PENDING: {
+        OccurrenceState.QUEUED: "its job was claimed by a beat",
+        OccurrenceState.RUNNING: "a late delivery of its job was let in",
+        OccurrenceState.CANCELLED: "its job was cancelled or expired",
+    },
+    OccurrenceState.QUEUED: {
+        OccurrenceState.RUNNING: "the gate let its job in",
+        OccurrenceState.CANCELLED: "its job was cancelled or expired",
+    },
+    OccurrenceState.RUNNING: {
+        OccurrenceState.COMPLETED: "its job succeeded",
+        OccurrenceState.FAILED: "its job became a dead letter",
+        OccurrenceState.CANCELLED: "its job was cancelled while it ran or waited for its next try",
+    },
+    OccurrenceState.FAILED: {
+        OccurrenceState.PENDING: "its dead letter was revived",
+    },
 }
 
 

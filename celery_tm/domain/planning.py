@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any
 
 from .definition import Definition
 from .ids import occurrence_id, occurrence_job_id
-from .job import Job, Source
+from .job import DEFAULT_RETRIES, Job, Source
 from .occurrence import Occurrence, OccurrenceState
 from .overlap import apply_overlap
 from .recovery import Decision, decide
@@ -78,8 +79,25 @@ def occurrence_of(definition: Definition, decision: Decision) -> Occurrence:
     )
 
 
-def job_of(definition: Definition, decision: Decision, *, now: datetime, source: Source | None = None) -> Job:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDefaults:
+    """What a task itself says about retries and time; a definition that states none goes by it."""
+
+    max_retries: int | None = DEFAULT_RETRIES
+    retry: Mapping[str, Any] | None = None
+    timeout: timedelta | None = None
+
+
+def job_of(
+    definition: Definition,
+    decision: Decision,
+    *,
+    now: datetime,
+    defaults: TaskDefaults | None = None,
+    source: Source | None = None,
+) -> Job:
     """Return the job that carries out a decision to run."""
+    defaults = defaults or TaskDefaults()
     occurrence = occurrence_id(definition.id, decision.scheduled_at)
     return Job(
         id=occurrence_job_id(occurrence),
@@ -89,11 +107,11 @@ def job_of(definition: Definition, decision: Decision, *, now: datetime, source:
         run_at=decision.scheduled_at,
         created_at=now,
         original_delay=definition.rule.period_at(decision.scheduled_at),
-        max_retries=definition.max_retries,
-        retry=definition.retry,
+        max_retries=defaults.max_retries if definition.max_retries is None else definition.max_retries,
+        retry=definition.retry or defaults.retry,
         queue=definition.queue,
         priority=definition.priority,
-        timeout=definition.timeout,
+        timeout=definition.timeout or defaults.timeout,
         occurrence=occurrence,
         source=source or (Source.RECOVERY if decision.is_recovery else Source.SCHEDULED),
         options=dict(definition.options),

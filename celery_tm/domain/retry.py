@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
 from ..clock import format_duration, parse_duration
-from ..errors import InvalidValue, UnknownOption, nearest
+from ..errors import InvalidValue, UnknownOption, nearest, shown
 from .job import Job
 
 HOUR = timedelta(minutes=60)
@@ -35,7 +35,7 @@ class Proportional:
 
     def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:
         """Return the wait before the try that follows the `retry`-th failure."""
-        return min(max(original_delay * self.share, self.floor) * retry, self.cap)
+        return _grown(max(_grown(original_delay, self.share), self.floor), retry, self.cap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class Linear:
 
     def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
         """Return the wait before the try that follows the `retry`-th failure."""
-        return min(self.base * retry, self.cap)
+        return _grown(self.base, retry, self.cap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +76,18 @@ class Exponential:
     def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
         """Return the wait before the try that follows the `retry`-th failure."""
         try:
-            wait = min(self.interval * self.factor ** (retry - 1), self.cap)
+            wait = _grown(self.interval, self.factor ** (retry - 1), self.cap)
         except OverflowError:
             wait = self.cap
         return wait * (1 - self.jitter * random.random())
+
+
+def _grown(wait: timedelta, times: float, cap: timedelta = timedelta.max) -> timedelta:
+    """Return a wait that many times as long, at most the cap."""
+    try:
+        return min(wait * times, cap)
+    except OverflowError:
+        return cap
 
 
 POLICIES: Mapping[str, type[Proportional | Fixed | Linear | Exponential]] = {
@@ -116,28 +124,37 @@ def after_failure(job: Job, *, default: RetryPolicy) -> TryAgain | Bury:
 
 def read_policy(value: Any) -> RetryPolicy:
     """Return the policy that a name, a mapping or a policy object stands for."""
-    if type(value) in POLICIES.values():
+    if isinstance(value, (Proportional, Fixed, Linear, Exponential)):
+        _checked(type(value), {f.name: getattr(value, f.name) for f in fields(value)})
         return value
     given = {"kind": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or "kind" not in given:
-        raise InvalidValue("retry", f"{value!r} is not a retry policy", "give e.g. {'kind': 'fixed', 'delay': '30s'}")
-    if given["kind"] not in POLICIES:
-        raise InvalidValue("retry", f"unknown kind {given['kind']!r}", f"use one of {', '.join(POLICIES)}")
-    policy = POLICIES[given["kind"]]
-    known = {f.name: f for f in fields(policy)}
+        raise InvalidValue("retry", f"{shown(value)} is not a retry policy", "give e.g. {'kind': 'fixed', 'delay': '30s'}")
+    kind = given["kind"]
+    if not isinstance(kind, str) or kind not in POLICIES:
+        raise InvalidValue("retry", f"unknown kind {shown(kind)}", f"use one of {', '.join(POLICIES)}")
+    stated = {name: item for name, item in given.items() if name != "kind"}
+    return POLICIES[kind](**_checked(POLICIES[kind], stated))
+
+
+LARGEST = {"share": 1000, "factor": 1000, "jitter": 1}
+
+
+def _checked(policy: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's stated fields, each of the kind and size it must have."""
+    known = [f.name for f in fields(policy)]
     values: dict[str, Any] = {}
-    for name, item in given.items():
-        if name == "kind":
-            continue
+    for name, item in stated.items():
         if name not in known:
-            raise UnknownOption(name, nearest(name, known))
-        values[name] = _number(name, item) if known[name].type == "float" else parse_duration(item, field=f"retry.{name}")
-    return policy(**values)
+            raise UnknownOption(str(name), nearest(str(name), known))
+        values[name] = _number(name, item) if name in LARGEST else parse_duration(item, field=f"retry.{name}")
+    return values
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1000:
-        raise InvalidValue(f"retry.{name}", f"{value!r} is not a number from 0 to 1000", "give e.g. 2.0")
+    largest = LARGEST[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= largest:
+        raise InvalidValue(f"retry.{name}", f"{shown(value)} is not a number from 0 to {largest}", "give e.g. 0.5")
     return float(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..domain.job import Job
-from ..errors import DeadLetterNotFound, DuplicateKey
+from ..errors import DeadLetterNotFound, DuplicateKey, InvalidValue
 from ..installation import Installation
 from ..store import audit, dead_letters, occurrences
 from ..store.database import Transaction
@@ -49,7 +49,7 @@ class DeadLetters:
                 try:
                     self.revive(letter.id, actor=actor, reason=reason)
                     revived += 1
-                except (DuplicateKey, DeadLetterNotFound):
+                except (DuplicateKey, DeadLetterNotFound, InvalidValue):
                     stuck.add(letter.id)
         return revived
 
@@ -77,6 +77,8 @@ def _find(tx: Transaction, id: str) -> DeadLetter:
 
 
 def _revive(tx: Transaction, letter: DeadLetter, actor: str | None, reason: str | None) -> Job:
+    if letter.job.args is None or letter.job.kwargs is None:
+        raise InvalidValue(letter.id, "its arguments were not JSON and are not kept", "call the task again yourself")
     job = dead_letters.revive(tx, letter)
     if job is None:  # raised inside the transaction, so the letter stays
         raise DuplicateKey(letter.task, letter.job.dedupe_key or letter.id, "that took the key meanwhile")

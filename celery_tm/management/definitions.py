@@ -13,6 +13,7 @@ from ..domain.definition import COLUMNS, Definition, edited, new_definition
 from ..domain.ids import new_id
 from ..errors import DefinitionExists, DefinitionNotFound, InvalidValue, StaleVersion, TmError, nearest
 from ..installation import Installation
+from ..scheduler.planner import Planner
 from ..store import audit, definitions
 from ..store.database import Transaction
 
@@ -127,9 +128,7 @@ class Definitions:
         return "unchanged" if after.version == before.version else "changed"
 
     def _insert(self, tx: Transaction, name: str, values: Mapping[str, Any], actor: str | None) -> Definition:
-        defaults = {"max_retries": self._installation.settings.tm_max_retries}
-        now = tx.read_now()
-        added = new_definition(id=new_id(), name=name, values={**defaults, **values}, now=now, actor=actor)
+        added = new_definition(id=new_id(), name=name, values=values, now=tx.read_now(), actor=actor)
         if not definitions.add(tx, added):
             raise DefinitionExists(name)
         audit.note(tx, "add", _object(name), actor=actor, after=_plain(added))
@@ -144,9 +143,13 @@ class Definitions:
         action: str,
         reason: str | None,
     ) -> Definition:
-        after = edited(before, values=values, now=tx.read_now(), actor=actor)
+        now = tx.read_now()
+        after = edited(before, values=values, now=now, actor=actor)
         if after.version == before.version:
             return before
+        # What was due before the edit is decided by the rule and the switches that were in force then.
+        planned = Planner(self._installation).catch_up(tx, before, now=now)
+        after = edited(planned, values=values, now=now, actor=actor)
         if not definitions.save(tx, after, version=before.version):
             raise StaleVersion(before.name, before.version, before.version + 1)
         old, new = _plain(before), _plain(after)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
+from ..domain.ids import occurrence_id
 from ..domain.job import Source
 from ..domain.occurrence import Occurrence
 from ..domain.overlap import apply_overlap
@@ -24,12 +26,16 @@ def trigger(installation: Installation, name: str, *, actor: str | None, reason:
             raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
         now = tx.read_now()
         active = occurrences.count_active(tx, [definition.id]).get(definition.id, 0)
+        while occurrences.known(tx, [occurrence_id(definition.id, now)]):
+            now += timedelta(microseconds=1)  # another one at the very same moment
         [decision] = apply_overlap([Decision(scheduled_at=now)], policy=definition.overlap, active=active)
         occurrence = occurrence_of(definition, decision)
         occurrences.insert_many(tx, [occurrence])
         if decision.runs:
-            job = replace(job_of(definition, decision, now=now, source=Source.MANUAL), actor=actor)
-            jobs.insert_many(tx, [job])
+            made = job_of(
+                definition, decision, now=now, defaults=installation.task_defaults(definition.task), source=Source.MANUAL
+            )
+            jobs.insert_many(tx, [replace(made, actor=actor)])
         after = {"occurrence": occurrence.id, "state": occurrence.state}
         audit.note(tx, "trigger", f"definition:{name}", actor=actor, after=after, reason=reason)
         tx.wake()

@@ -13,7 +13,7 @@ from ..domain.job import Job, JobState, Status
 from ..errors import DuplicateKey, TmError
 from ..installation import Installation, node_name
 from ..publisher import ONE_MORE_TRY, publish
-from ..store import jobs, keys
+from ..store import executions, jobs, keys
 from ..store.database import Transaction
 from .handle import JobHandle
 from .request import Request
@@ -70,6 +70,9 @@ def _insert_one(installation: Installation, tx: Transaction, request: Request, t
     written = jobs.insert_after(tx, request.job, delay=request.delay, lease=_lease(installation, request))
     if written is None:
         return _met(installation, tx, request, tries)
+    if request.names_id and executions.is_recorded(tx, request.job.id):
+        jobs.remove_waiting(tx, written.id, written.attempt)
+        return _taken(installation, request, written.id, written.run_at, Status.SCHEDULED)
     # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
     done = keys.find_kept(tx, task, key) if key is not None else None
     if done is None:
@@ -98,7 +101,7 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
 
 
 def _insert_many(installation: Installation, tx: Transaction, requests: Sequence[Request]) -> list[JobHandle]:
-    if any(request.on_duplicate == "replace" for request in requests):
+    if any(request.on_duplicate == "replace" or request.names_id for request in requests):
         return [_insert_one(installation, tx, request) for request in requests]
     now = tx.read_now()
     rows = [_timed(installation, request, now) for request in requests]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from celery import Celery
 from celery.canvas import Signature
@@ -16,7 +16,9 @@ from ..domain.codec import encode
 from ..domain.dedupe import key_by_rule
 from ..domain.ids import new_id
 from ..domain.job import (
+    DEFAULT_RETRIES,
     MAX_ENTITY,
+    MAX_ID,
     MAX_KEY,
     MAX_TASK,
     Job,
@@ -24,11 +26,13 @@ from ..domain.job import (
     checked_priority,
     checked_retries,
     checked_text,
+    checked_timeout,
 )
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
 from ..installation import Installation
 
+T = TypeVar("T")
 OPTIONS = (
     "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
     "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor",
@@ -45,6 +49,7 @@ class Request:
     job: Job
     delay: timedelta | None
     on_duplicate: str
+    names_id: bool = False  # the caller chose the id, so it may be taken
 
     @property
     def is_immediate(self) -> bool:
@@ -71,28 +76,33 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
     key = _key(task, options.get("key"), args, kwargs)
     keep_key = options.get("keep_key", getattr(task, "keep_key", None))
     job = Job(
-        id=str(signature.options.get("task_id") or new_id()),
+        id=checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID),
         task=checked_text(signature.task, field="task", limit=MAX_TASK),
         args=encode(list(args), field="args"),
         kwargs=encode(dict(kwargs), field="kwargs"),
         run_at=run_at,
         created_at=now,
         original_delay=run_at - now if delay is None else delay,
-        max_retries=_retries(task, options, installation),
+        max_retries=_retries(task, options),
         retry=_policy(options.get("retry", getattr(task, "retry_policy", None))),
         dedupe_key=key,
         keep_key=None if keep_key is None else parse_duration(keep_key, field="keep_key"),
         entity_id=_optional_text("entity_id", options.get("entity_id"), MAX_ENTITY),
         scope=_scope(options.get("scope")),
         queue=_optional_text("queue", said.get("queue"), 255),
-        priority=None if said.get("priority") is None else checked_priority(said["priority"]),
+        priority=_optional(checked_priority, said.get("priority")),
         expires_at=_expiry(said.get("expires"), now),
-        timeout=_timeout(options.get("timeout", getattr(task, "timeout", None))),
+        timeout=_optional(checked_timeout, options.get("timeout", getattr(task, "timeout", None))),
         source=Source.DEFERRED,
         options=_celery_options(signature),
         actor=_optional_text("actor", options.get("actor"), 255),
     )
-    return Request(job=job, delay=delay, on_duplicate=_duplicates(options.get("on_duplicate", "return")))
+    return Request(
+        job=job,
+        delay=delay,
+        on_duplicate=_duplicates(options.get("on_duplicate", "return")),
+        names_id=bool(signature.options.get("task_id")),
+    )
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,15 +185,19 @@ def _key(task: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return _optional_text("key", given, MAX_KEY)
 
 
-def _retries(task: Any, options: Mapping[str, Any], installation: Installation) -> int | None:
+def _retries(task: Any, options: Mapping[str, Any]) -> int | None:
     given = options.get("max_retries")
     if given is not None:
         return checked_retries(given)
-    return task.max_retries if task is not None else installation.settings.tm_max_retries
+    return task.max_retries if task is not None else DEFAULT_RETRIES
 
 
 def _policy(value: Any) -> Mapping[str, Any] | None:
     return None if value is None else write_policy(read_policy(value))
+
+
+def _optional(check: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else check(value)
 
 
 def _optional_text(field: str, value: Any, limit: int) -> str | None:
@@ -205,15 +219,6 @@ def _expiry(value: Any, now: datetime) -> datetime | None:
     if instant <= now:
         raise InvalidValue("expires", f"{value!r} is over already", "give a later instant or a longer duration")
     return instant
-
-
-def _timeout(value: Any) -> timedelta | None:
-    if value is None:
-        return None
-    timeout = parse_duration(value, field="timeout")
-    if timeout <= timedelta(0):
-        raise InvalidValue("timeout", f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
-    return timeout
 
 
 def _duplicates(value: Any) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import events
-from ..domain.execution import Outcome
+from ..domain.execution import Failure, Outcome
 from ..domain.job import Job
+from ..domain.retry import Bury, TryAgain, after_failure
 from ..installation import Installation
 from ..publisher import publish
 from ..store import jobs, occurrences, settlement
@@ -40,6 +41,8 @@ class Dispatcher:
             return Dispatched(claimed=claimed, sent=0)
         if published.refused:
             self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
+        for job, wrong in published.unsendable:
+            self._fail(job, f"it makes no message: {wrong}")
         events.emit(
             self.installation.app,
             events.JobsDispatched(
@@ -49,6 +52,20 @@ class Dispatcher:
         )
         error = published.error if published.refused else None
         return Dispatched(claimed=claimed, sent=len(published.sent), error=error)
+
+    def _fail(self, job: Job, error: str) -> None:
+        """Count a job that no broker will ever take as a failed try, so that it shows up among the dead letters."""
+        failure, installation = Failure(error=error), self.installation
+
+        def work(tx: Transaction) -> TryAgain | Bury | None:
+            admitted = jobs.admit(tx, job.id, job.attempt, worker=self.node, lease=installation.settings.tm_lease)
+            if admitted is None:
+                return None
+            return settlement.fail(tx, admitted, failure, after_failure(admitted, default=installation.default_policy))
+
+        then = installation.database.run(work)
+        if then is not None:
+            events.emit_failure(installation.app, job, failure, then)
 
     def claim(self, limit: int) -> tuple[int, Sequence[Job]]:
         """Take due jobs; return how many were taken, and those that are not too late to run."""

@@ -28,13 +28,14 @@ logger = logging.getLogger(__name__)
 
 TICK_BUDGET = 5.0  # seconds of work after which a tick ends, so that Celery hears from beat
 SEEN_EVERY = 10.0
+BREATH = 0.05
 
 
 class Scheduler(CeleryScheduler):
     """`celery -A app beat -S celery_tm.Scheduler`."""
 
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
-        self._open = False
+        self._open = self._ticking = False
         self.started = time.monotonic()
         super().__init__(app, *args, **kwargs)
 
@@ -48,18 +49,30 @@ class Scheduler(CeleryScheduler):
         self.waiter: Waiter = waiter_for(self.installation.database)
         self._seen_at = 0.0
         self._open = True
+        if self.app.conf.beat_schedule:
+            logger.warning(
+                "beat_schedule has %d entries that this scheduler does not read: add them with tm.definitions.add(…) "
+                "or `celery -A app tm definitions load FILE`",
+                len(self.app.conf.beat_schedule),
+            )
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do one round, wait for the next, and return 0: the waiting is done here, where beat can be woken."""
+        self._ticking = True
         try:
-            wait = self.work()
+            wait = min(self._work_safely(), self.max_interval)
+            if wait > 0:
+                self.waiter.wait(wait)
+        finally:
+            self._ticking = False
+        return 0.0
+
+    def _work_safely(self) -> float:
+        try:
+            return self.work()
         except Exception:  # an exception that leaves tick() would end beat
             logger.exception("a tick failed; beat goes on")
-            wait = self.poll_interval
-        wait = min(wait, self.max_interval)
-        if wait > 0:
-            self.waiter.wait(wait)
-        return 0.0
+            return self.poll_interval
 
     def work(self) -> float:
         """Plan, dispatch and sweep what is due, and return how many seconds may pass until there is more."""
@@ -73,12 +86,13 @@ class Scheduler(CeleryScheduler):
                 self._dispatch(until)
             if ahead.is_due(ahead.lease_at):
                 self._sweep()
-            if ahead.seconds == 0:
-                ahead = self._look()
             self.outages.over("database")
+            later = self._look() if ahead.seconds == 0 else ahead
         except TmError as error:
             return self.outages.begun("database", str(error))
-        wait = self.poll_interval if ahead.seconds is None else min(ahead.seconds, self.poll_interval)
+        wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
+        if wait == 0 and later.same_due(ahead):
+            wait = BREATH  # somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
 
     def _look(self) -> agenda.Agenda:
@@ -136,10 +150,9 @@ class Scheduler(CeleryScheduler):
         """Do nothing: there is no state to save."""
 
     def close(self) -> None:
-        """Stop. Called from the signal handler and once more afterwards."""
-        if self._open:
+        """Stop. Called from the signal handler, in the middle of whatever tick() does, and once more afterwards."""
+        if self._open and not self._ticking:
             self._open = False
-            self.waiter.wake()
             self.waiter.close()
             try:
                 self.installation.database.run(lambda tx: nodes.forget(tx, self.node, "beat"))

@@ -7,7 +7,6 @@ itself is short and looks at one index entry. An outage of the listening connect
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Any, Protocol
 
@@ -22,25 +21,15 @@ class Waiter(Protocol):
 
     def wait(self, seconds: float) -> None: ...
 
-    def wake(self) -> None: ...
-
     def close(self) -> None: ...
 
 
 class Sleeper:
-    """Waits on an event of this process, so that a signal handler can end the wait."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    """Waits; a signal that raises, as beat's do, ends the wait."""
 
     def wait(self, seconds: float) -> None:
-        """Wait, unless woken."""
-        self._event.wait(seconds)
-        self._event.clear()
-
-    def wake(self) -> None:
-        """End the wait."""
-        self._event.set()
+        """Wait."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -71,10 +60,6 @@ class ListeningWaiter:
             logger.debug("not listening: %s", error)
             self._listener.close()
             self._sleeper.wait(min(seconds, 0.5))
-
-    def wake(self) -> None:
-        """End the wait."""
-        self._sleeper.wake()
 
     def close(self) -> None:
         """Stop listening."""

@@ -24,6 +24,11 @@ class Agenda:
         """Say whether an instant of this agenda has come."""
         return at is not None and at <= self.now
 
+    def same_due(self, other: Agenda) -> bool:
+        """Say whether the same rows are first in line as in another look."""
+        mine = (self.definition_at, self.job_at, self.lease_at)
+        return mine == (other.definition_at, other.job_at, other.lease_at)
+
     @property
     def seconds(self) -> float | None:
         """Return the seconds until the next thing to do; None if there is none in sight."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, bindparam, select, update
@@ -18,13 +19,34 @@ from .database import Transaction
 definition = tables.definition
 
 
-def lock_due(tx: Transaction, *, limit: int) -> list[Definition]:
-    """Lock and return definitions with an instant to decide, the most overdue first.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broken:
+    """A definition that this release cannot read or plan."""
+
+    id: str
+    name: str
+    error: str
+
+
+def lock_due(tx: Transaction, *, limit: int) -> tuple[list[Definition], list[Broken]]:
+    """Lock and return definitions with an instant to decide, the most overdue first, and those that cannot be read.
 
     The lock makes one beat plan a definition at a time; what others hold is passed over.
     """
     query = select(definition).where(definition.c.next_run_at <= tx.now).order_by(definition.c.next_run_at).limit(limit)
-    return [read_definition(row) for row in tx.execute(tx.dialect.locked(query))]
+    due: list[Definition] = []
+    broken: list[Broken] = []
+    for row in tx.execute(tx.dialect.locked(query)).all():
+        try:
+            due.append(read_definition(row))
+        except ValueError as error:  # written by a newer release, or by hand
+            broken.append(Broken(id=row.id, name=row.name, error=str(error)))
+    return due, broken
+
+
+def postpone(tx: Transaction, id: str, delay: timedelta) -> None:
+    """Look at a definition again after a while."""
+    tx.execute(update(definition).where(definition.c.id == id).values(next_run_at=tx.later(delay)))
 
 
 def advance(tx: Transaction, moved: Sequence[tuple[str, datetime, datetime | None, datetime | None]]) -> None:

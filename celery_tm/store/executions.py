@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, select
 
 from ..domain.execution import MAX_ERROR, MAX_MESSAGE, MAX_TRACEBACK, Execution, Failure, Outcome, cut
 from ..domain.ids import execution_id
@@ -27,29 +27,33 @@ def record(
     failure: Failure | None = None,
     actor: str | None = None,
 ) -> str:
-    """Write how `job`'s present attempt ended and return the record's id."""
+    """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed."""
     started = job.state is JobState.RUNNING
-    id = execution_id(job.id, job.attempt)
-    tx.execute(
-        insert(execution).values(
-            id=id,
-            job=job.id,
-            task=job.task,
-            source=job.source,
-            occurrence=job.occurrence,
-            entity_id=job.entity_id,
-            attempt=job.attempt,
-            started_at=job.claimed_at if started else None,
-            completed_at=tx.now,
-            outcome=outcome,
-            message=cut(message, MAX_MESSAGE),
-            error=cut(failure.error, MAX_ERROR) if failure else None,
-            traceback=cut(failure.traceback, MAX_TRACEBACK) if failure else None,
-            worker=job.claimed_by if started else None,
-            actor=actor or job.actor,
-        )
-    )
-    return id
+    values: dict[str, Any] = {
+        "id": execution_id(job.id, job.attempt),
+        "job": job.id,
+        "task": job.task,
+        "source": job.source,
+        "occurrence": job.occurrence,
+        "entity_id": job.entity_id,
+        "attempt": job.attempt,
+        "started_at": job.claimed_at if started else None,
+        "completed_at": tx.now,
+        "outcome": outcome,
+        "message": cut(message, MAX_MESSAGE),
+        "error": cut(failure.error, MAX_ERROR) if failure else None,
+        "traceback": cut(failure.traceback, MAX_TRACEBACK) if failure else None,
+        "worker": job.claimed_by if started else None,
+        "actor": actor or job.actor,
+    }
+    tx.insert_new(execution, values)
+    return str(values["id"])
+
+
+def is_recorded(tx: Transaction, job: str) -> bool:
+    """Say whether any attempt of a job is recorded, as committed now."""
+    query = select(execution.c.id).where(execution.c.job == job).limit(1)
+    return tx.execute(tx.dialect.latest(query)).first() is not None
 
 
 def find(tx: Transaction, id: str) -> Execution | None:

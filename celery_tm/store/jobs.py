@@ -6,7 +6,7 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
@@ -72,19 +72,13 @@ def insert_many(tx: Transaction, values: Sequence[Job]) -> set[str]:
         tx.execute(insert(job), rows)  # fresh ids, nothing to meet
         return {value.id for value in values}
     tx.execute(tx.dialect.insert_if_new(job), rows)
-    return {row.id for row in _in_chunks(tx, job.c.id, [value.id for value in values])}
-
-
-def _in_chunks(tx: Transaction, column: Any, values: Sequence[str]) -> Iterable[Row[Any]]:
-    for start in range(0, len(values), 1000):
-        yield from tx.execute(select(job).where(column.in_(values[start : start + 1000])))
+    ids = [value.id for value in values]
+    chunks = (ids[start : start + 1000] for start in range(0, len(ids), 1000))
+    return {id for chunk in chunks for id in tx.execute(select(job.c.id).where(job.c.id.in_(chunk))).scalars()}
 
 
 def insert_running(tx: Transaction, value: Job, *, lease: timedelta) -> Job | None:
-    """Insert a direct call as running; None if its id or key is taken, or an attempt of it is recorded already."""
-    recorded = select(tables.execution.c.id).where(tables.execution.c.job == value.id).limit(1)
-    if tx.execute(recorded).first() is not None:
-        return None
+    """Insert a direct call as running; None if its id or key is taken. Whether it ran before is to be asked afterwards."""
     now = tx.read_now()
     value = replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)
     return value if tx.insert_new(job, columns_of(value)) else None
@@ -235,6 +229,11 @@ def reschedule(tx: Transaction, id: str, attempt: int, then: TryAgain, *, error:
 def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
     """Ask a running attempt to stop."""
     return tx.execute(update(job).where(_held(id, attempt)).values(cancel_requested=True)).rowcount == 1
+
+
+def is_cancelled(tx: Transaction, id: str, attempt: int) -> bool:
+    """Say whether a running attempt was asked to stop."""
+    return tx.execute(select(job.c.id).where(_held(id, attempt), job.c.cancel_requested.is_(True))).first() is not None
 
 
 def _held(id: str, attempt: int) -> Any:

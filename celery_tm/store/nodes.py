@@ -12,6 +12,7 @@ from . import tables
 from .database import Transaction
 
 node = tables.node
+FORGET_AFTER = timedelta(days=1)  # a node that died could not sign off
 
 
 def see(tx: Transaction, name: str, kind: str, *, started_ago: timedelta) -> None:
@@ -20,6 +21,7 @@ def see(tx: Transaction, name: str, kind: str, *, started_ago: timedelta) -> Non
         "name": name, "kind": kind, "seen_at": tx.now, "started_at": tx.later(-started_ago), "version": __version__,
     }  # fmt: skip
     tx.execute(tx.dialect.upsert(node, values, ("name", "kind")))
+    tx.execute(delete(node).where(node.c.seen_at < tx.later(-FORGET_AFTER)))
 
 
 def forget(tx: Transaction, name: str, kind: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
@@ -57,17 +57,23 @@ def _refuse_foreign(database: Database, connection: Connection) -> None:
 
 
 def _add(session: Session, action: Callable[[], None]) -> None:
-    outbox = session.info.setdefault(_OUTBOX, [])
-    if not outbox:
-        event.listen(session, "after_commit", _committed, once=True)
-        event.listen(session, "after_rollback", _rolled_back, once=True)
-    outbox.append(action)
+    if _OUTBOX not in session.info:
+        session.info[_OUTBOX] = []
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_soft_rollback", _rolled_back)
+    session.info[_OUTBOX].append(action)
 
 
 def _committed(session: Session) -> None:
-    for action in session.info.pop(_OUTBOX, ()):
+    if session.in_nested_transaction():
+        return  # a savepoint was released; the caller's commit is still to come
+    actions = list(session.info[_OUTBOX])
+    session.info[_OUTBOX].clear()
+    for action in actions:
         action()
 
 
-def _rolled_back(session: Session) -> None:
-    session.info.pop(_OUTBOX, None)
+def _rolled_back(session: Session, ended: SessionTransaction) -> None:
+    # What was deferred within a savepoint that is rolled back is published for nothing: the gate finds no row.
+    if not ended.nested:
+        session.info[_OUTBOX].clear()

@@ -34,10 +34,10 @@ def succeed(tx: Transaction, job: Job, *, result: str | None, message: str | Non
 
 def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> TryAgain | Bury | None:
     """The attempt failed: the job gets its next try or becomes a dead letter; None if it was cancelled instead."""
-    if isinstance(then, Bury):
+    if isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
         bury(tx, job, failure, then)
         return then
-    if jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
+    if isinstance(then, TryAgain) and jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
         executions.record(tx, job, failure.outcome, failure=failure)
         if then.delay < WAKE_WITHIN:
             tx.wake()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, Double, Text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from ..domain.codec import decode, encode
 
 
 class Instant(TypeDecorator[datetime]):
@@ -57,10 +58,10 @@ class Json(TypeDecorator[Any]):
         return dialect.type_descriptor(long_text(dialect))
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else json.dumps(value, separators=(",", ":"))
+        return None if value is None else encode(value, field="value")
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
-        return None if value is None else json.loads(value)
+        return decode(value)
 
 
 class LongText(TypeDecorator[str]):

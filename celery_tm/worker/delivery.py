@@ -6,6 +6,7 @@ goes back to the broker. Neither counts as a failure.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,13 +15,15 @@ from celery.exceptions import Ignore
 
 from .. import events
 from ..clock import parse_duration
-from ..domain.dedupe import key_by_rule
+from ..domain.dedupe import fitting, key_by_rule
 from ..domain.job import Job
 from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated, TmError
 from ..installation import Installation
 from ..publisher import HEADER
 from . import gate
 from .gate import Call, Decision, Verdict
+
+logger = logging.getLogger(__name__)
 
 AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
@@ -50,15 +53,17 @@ def _settle(
     installation: Installation,
     attempt: int,
     decide: Callable[[], Decision],
-    give_back: Callable[[], None] | None,
+    give_back: Callable[[], bool] | None,
 ) -> Job:
     try:
         decision = _patiently(decide)
     except AWAY as error:
         events.emit_seldom(installation.app, events.OutageBegan(what="database", error=str(error)))
-        if give_back:
-            give_back()
-        raise Ignore from None
+        if give_back is None or give_back():
+            raise Ignore from None
+        # Neither database nor broker: the message is acknowledged and lives only here. Hold on to it.
+        events.emit_seldom(installation.app, events.OutageBegan(what="broker", error="a direct call cannot be given back"))
+        return _settle(task, installation, attempt, decide, give_back)
     except TmError as error:
         decision = Decision(verdict=Verdict.SKIP, reason=str(error))
     if decision.verdict is Verdict.RUN and decision.job is not None:
@@ -117,16 +122,21 @@ def _key(task: Any) -> str | None:
         key = key_by_rule(task.key, task.request.args or (), task.request.kwargs or {})
     except InvalidValue:
         return None  # the body will fail on these arguments, and say so
-    return None if key is None else str(key)[:255]
+    return None if key is None else fitting(str(key))
 
 
-def _bounce(task: Any) -> None:
-    """Send a direct call's message back to the broker, to come again a little later each time."""
+def _bounce(task: Any) -> bool:
+    """Send a direct call's message back to the broker, to come again a little later each time; say whether it took it."""
     bounces = int(getattr(task.request, BOUNCES, None) or 0)
     signature = task.signature_from_request(
         task.request,
-        countdown=min(2.0**bounces, LONGEST_BOUNCE),
+        countdown=min(2.0 ** min(bounces, 10), LONGEST_BOUNCE),
         retries=task.request.retries or 0,
         headers={**(task.request.headers or {}), BOUNCES: bounces + 1},
     )
-    signature.apply_async()
+    try:
+        signature.apply_async()
+    except Exception as error:  # whatever the transport raises
+        logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, error)
+        return False
+    return True

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..domain.codec import encode
 from ..domain.execution import Outcome
-from ..domain.ids import execution_id
 from ..domain.job import MAX_ID, Job, JobState, Source
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue
@@ -99,16 +98,26 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
     lease = installation.settings.tm_lease
 
     def work(tx: Transaction) -> Decision:
-        if call.key and keys.find_kept(tx, call.task, call.key):
-            return _skip("its key has succeeded already")
+        reason = _ran_before(tx, call) if tx.dialect.asks_key_first else None
+        if reason:
+            return _skip(reason)
         written = jobs.insert_running(tx, job, lease=lease)
-        if written is not None:
+        # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
+        reason = _ran_before(tx, call)
+        if reason is None and written is not None:
             return Decision(verdict=Verdict.RUN, job=written)
-        if executions.find(tx, execution_id(job.id, 1)):
-            return _skip("an attempt of it is recorded already")
-        return _skip("it, or another job with its key, is in process")
+        if written is not None:
+            jobs.remove_running(tx, written.id, written.attempt)
+        return _skip(reason or "it, or another job with its key, is in process")
 
     return installation.database.run(work)
+
+
+def _ran_before(tx: Transaction, call: Call) -> str | None:
+    """Say why a direct call has been settled already, if it has."""
+    if call.key and keys.find_kept(tx, call.task, call.key):
+        return "its key has succeeded already"
+    return "an attempt of it is recorded already" if executions.is_recorded(tx, call.id) else None
 
 
 def _job_of(call: Call) -> Job:

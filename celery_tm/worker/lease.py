@@ -12,7 +12,6 @@ import threading
 import weakref
 
 from .. import events
-from ..errors import TmError
 from ..installation import Installation
 from ..store import jobs
 from .context import JobContext
@@ -61,7 +60,7 @@ class LeaseKeeper:
         lease = self.installation.settings.tm_lease
         try:
             held = self.installation.database.run(lambda tx: jobs.renew(tx, list(running), lease=lease))
-        except TmError as error:
+        except Exception as error:  # this thread must outlive whatever a database can raise
             logger.warning("cannot renew %d leases: %s", len(running), error)
             return
         for name, context in running.items():

@@ -68,7 +68,9 @@ def record_failure(
     return decided[0]
 
 
-def record_vanished(installation: Installation, id: str, attempt: int, failure: Failure) -> TryAgain | Bury | None:
+def record_vanished(
+    installation: Installation, id: str, attempt: int, failure: Failure, *, worker: str
+) -> TryAgain | Bury | None:
     """A pool process died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
 
     None if there is nothing to write, or no database to write to: then the sweeper will.
@@ -76,7 +78,7 @@ def record_vanished(installation: Installation, id: str, attempt: int, failure: 
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
-        if job is None or job.attempt != attempt or job.state is not JobState.RUNNING:
+        if job is None or (job.attempt, job.state, job.claimed_by) != (attempt, JobState.RUNNING, worker):
             return None
         return record_failure(installation, job, failure)
     except (DatabaseUnavailable, LeaseLost):

@@ -46,7 +46,8 @@ class Request(CeleryRequest):
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         header = self._request_dict.get(HEADER)
         attempt = header.get("attempt", 1) if isinstance(header, dict) else 1
-        return recorder.record_vanished(Installation.of(self.app), self.id, attempt, failure)
+        worker = f"{self.hostname}:{self.worker_pid}"
+        return recorder.record_vanished(Installation.of(self.app), self.id, attempt, failure, worker=worker)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""

@@ -21,10 +21,11 @@ from .. import clock, events
 from ..clock import parse_duration
 from ..domain.codec import encode
 from ..domain.execution import Failure, Outcome
-from ..domain.job import Job, Source
+from ..domain.job import Job, Source, checked_timeout
 from ..domain.retry import Bury, TryAgain, read_policy
 from ..errors import DatabaseUnavailable, LeaseLost, TmError
 from ..installation import Installation
+from ..publisher import HARD_LIMIT_GRACE
 from . import context as contexts
 from . import delivery, recorder, unknown  # noqa: F401  (unknown listens for tasks nobody has)
 from .context import JobContext
@@ -58,9 +59,12 @@ class Task(celery.Task):
             cls.retry_policy = policy
         if cls.retry_policy is not None:
             read_policy(cls.retry_policy)
-        for name in ("keep_key", "timeout"):
-            if getattr(cls, name) is not None:
-                parse_duration(getattr(cls, name), field=name)
+        if cls.keep_key is not None:
+            parse_duration(cls.keep_key, field="keep_key")
+        if cls.timeout is not None:  # so that direct calls have it too
+            limit = checked_timeout(cls.timeout)
+            cls.soft_time_limit = cls.soft_time_limit or limit.total_seconds()
+            cls.time_limit = cls.time_limit or (limit + HARD_LIMIT_GRACE).total_seconds()
 
     def __new__(cls, *_: Any, **__: Any) -> Task:
         task: Task = super().__new__(cls)

@@ -1,99 +1,76 @@
-"""The shape of the code base: arrows between layers point down, and no module or function grows out of hand."""
+"""Arrows point down, and nothing grows too long to read."""
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "celery_tm"
-VERSIONS = PACKAGE / "store" / "migrations" / "versions"
+import celery_tm
+
+PACKAGE = Path(celery_tm.__file__).parent
+ROOT = PACKAGE.parent
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if VERSIONS not in path.parents)
+FROZEN = PACKAGE / "store" / "migrations" / "versions"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if FROZEN not in path.parents)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def functions_of(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def imports_of(path: Path) -> set[str]:
-    """Return the top-level packages a module imports by absolute name, anywhere in it."""
-    found: set[str] = set()
+def functions(path: Path) -> Iterator[Function]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+        if isinstance(node, Function):
+            yield node
 
 
-def test_import_linter_finds_every_contract_kept() -> None:
-    command = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+def test_the_contracts_of_import_linter_are_kept() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    if not linter.exists():
+        pytest.skip("import-linter is not installed beside this Python; pip install 'celery-tm[dev]'")
+
+    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Contracts: \d+ kept, 0 broken", done.stdout), done.stdout
+    assert "3 kept, 0 broken" in done.stdout
 
 
-def test_every_part_of_the_package_has_its_place_in_the_layers() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
-    placed = {name.strip(" ()") for layer in layers for name in re.split(r"[|:]", layer)}
-    parts = {f"celery_tm.{path.stem}" for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-
-    assert parts - placed == {"celery_tm.__init__", "celery_tm.version"}
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if PACKAGE / "domain" in path.parents], ids=name_of)
-def test_a_rule_imports_no_database_no_broker_s_client_and_no_clock(path: Path) -> None:
-    assert not imports_of(path) & {"sqlalchemy", "alembic", "celery", "flower", "redis", "psycopg", "pymysql", "socket"}
-    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
-    assert not calls & {"datetime.now", "datetime.utcnow", "date.today", "time.time", "clock.now"}
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if PACKAGE / "store" not in path.parents], ids=name_of)
-def test_sql_stays_in_the_store(path: Path) -> None:
-    allowed = {"celery_tm/worker/context.py", "celery_tm/producer/writing.py"}  # they hand over the caller's own session
-
-    assert name_of(path) in allowed or not imports_of(path) & {"sqlalchemy", "alembic"}
+def test_there_are_modules_to_check() -> None:
+    assert PACKAGE / "domain" / "job.py" in MODULES
+    assert len(MODULES) > 40
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_says_what_it_is_for_and_stays_short(path: Path) -> None:
-    text = path.read_text()
-
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name_of(path)} has no docstring"
-    assert len(text.splitlines()) <= LONGEST_MODULE
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_function_stays_short(path: Path) -> None:
-    long = {
-        function.name: function.end_lineno - function.lineno + 1
-        for function in functions_of(ast.parse(path.read_text()))
-        if function.end_lineno and function.end_lineno - function.lineno >= LONGEST_FUNCTION
-    }
-
-    assert long == {}
+def test_no_module_is_longer_than_a_sitting(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST_MODULE
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_public_class_says_what_it_is(path: Path) -> None:
-    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+def test_no_function_is_longer_than_a_screen(path: Path) -> None:
+    long = [f"{f.name}:{f.lineno}" for f in functions(path) if (f.end_lineno or 0) - f.lineno + 1 > LONGEST_FUNCTION]
 
-    assert [node.name for node in classes if not node.name.startswith("_") and not ast.get_docstring(node)] == []
+    assert long == []
 
 
-def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
-    assert (PACKAGE / "py.typed").exists()
+def test_no_rule_asks_the_clock() -> None:
+    asking = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        if PACKAGE / "domain" in path.parents and path.name != "ids.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today", "monotonic", "time_ns")
+    ]
+
+    assert asking == []

@@ -1,41 +1,25 @@
-"""What people import and what other programs look up: every public name is there, and asking for none costs nothing."""
+"""What users may import and what other programs find: public names, a light import, entry points."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib import import_module
+from importlib.metadata import EntryPoint, distribution
 from typing import Any
 
-import celery.beat
-import click
 import pytest
 
 import celery_tm
 
-HEAVY = ("sqlalchemy", "alembic", "celery", "kombu", "croniter", "flower", "rich")
-ENTRY_POINTS = {
-    ("celery.commands", "tm"): "celery_tm.cli:tm",
-    ("celery.beat_schedulers", "tm"): "celery_tm.scheduler:Scheduler",
-    ("pytest11", "celery_tm"): "celery_tm.testing",
-}
+ENTRY_POINTS = {("celery.commands", "tm"), ("celery.beat_schedulers", "tm"), ("pytest11", "celery_tm")}
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return the modules that a fresh interpreter has after a statement."""
-    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
-
-
-def entry_point(group: str, name: str) -> EntryPoint:
-    (found,) = [point for point in entry_points(group=group) if point.name == name and point.value.startswith("celery_tm")]
-    return found
-
-
-# Names
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", celery_tm.__all__)
@@ -43,91 +27,73 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(celery_tm, name) is not None
 
 
-def test_everything_public_can_be_imported_at_once() -> None:
-    namespace: dict[str, Any] = {}
-    exec("from celery_tm import *", namespace)  # noqa: S102
-
-    assert set(celery_tm.__all__) <= set(namespace)
+def test_the_public_names_are_in_order_and_are_all_that_dir_shows() -> None:
+    assert celery_tm.__all__ == sorted(celery_tm.__all__)
+    assert dir(celery_tm) == celery_tm.__all__
 
 
-def test_the_public_names_are_in_order_and_shown_by_dir() -> None:
-    assert sorted(celery_tm.__all__) == dir(celery_tm)
-    assert len(set(celery_tm.__all__)) == len(celery_tm.__all__)
+def test_a_name_that_is_not_public_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="'celery_tm' has no attribute 'Sheduler'"):
+        celery_tm.Sheduler  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Scheduler", "Task", "TimeManagement", "easy_app", "defer", "defer_many", "cancel", "current_job", "TmError"],
-)
-def test_the_names_of_the_design_are_public(name: str) -> None:
-    assert name in celery_tm.__all__
+def test_a_star_import_gives_all_public_names() -> None:
+    names = run_python("from celery_tm import *; print(*sorted(n for n in dir() if n != '__builtins__'))").split()
+
+    assert set(celery_tm.__all__) <= set(names)
 
 
-@pytest.mark.parametrize("name", ["nothing", "Database", "_PLACES_"])
-def test_any_other_name_is_an_attribute_error_that_names_it(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"module 'celery_tm' has no attribute '{name}'"):
-        getattr(celery_tm, name)
+@pytest.mark.parametrize("heavy", ["sqlalchemy", "celery", "kombu", "alembic", "click", "croniter"])
+def test_importing_the_package_alone_loads_nothing_heavy(heavy: str) -> None:
+    before = "import sys; before = set(sys.modules); import celery_tm; "
+
+    assert run_python(f"{before}print({heavy!r} in set(sys.modules) - before)") == "False"
 
 
-def test_a_public_name_is_the_same_object_each_time() -> None:
-    assert celery_tm.defer is celery_tm.defer
-    assert celery_tm.Task is celery_tm.Task
+def test_the_pytest_plugin_alone_loads_no_celery_and_no_database() -> None:
+    loaded = run_python("import sys, celery_tm.testing; print(*{'celery', 'sqlalchemy'} & set(sys.modules))")
+
+    assert loaded == ""
 
 
-def test_the_version_is_the_one_of_the_installed_package() -> None:
-    assert celery_tm.__version__ == version("celery-tm")
+def declared() -> list[EntryPoint]:
+    return list(distribution("celery-tm").entry_points)
 
 
-# What an import costs
+def test_the_entry_points_are_those_that_were_promised() -> None:
+    assert {(point.group, point.name) for point in declared()} == ENTRY_POINTS
 
 
-def test_importing_the_package_alone_loads_neither_sqlalchemy_nor_celery() -> None:
-    loaded = loaded_by("import celery_tm")
+@pytest.mark.parametrize("group", sorted(group for group, _ in ENTRY_POINTS))
+def test_every_entry_point_loads(group: str) -> None:
+    points = [point for point in declared() if point.group == group]
 
-    assert "celery_tm" in loaded
-    assert not loaded & set(HEAVY)
-
-
-def test_looking_at_the_public_names_loads_nothing_either() -> None:
-    assert not loaded_by("import celery_tm; dir(celery_tm), celery_tm.__all__, celery_tm.__version__") & set(HEAVY)
+    assert [point.load() for point in points] == [loaded_by_hand(point) for point in points]
+    assert points
 
 
-def test_an_error_can_be_imported_without_sqlalchemy_and_celery() -> None:
-    assert not loaded_by("from celery_tm import TmError") & set(HEAVY)
+def loaded_by_hand(point: EntryPoint) -> Any:
+    module = import_module(point.module)
+    return getattr(module, point.attr) if point.attr else module
 
 
-def test_the_command_group_that_every_celery_command_imports_loads_no_sqlalchemy() -> None:
-    assert not loaded_by("import celery_tm.cli") & {"sqlalchemy", "alembic", "croniter", "rich"}
+def test_beat_finds_our_scheduler_by_its_short_name() -> None:
+    from celery.beat import Scheduler
+
+    [point] = [point for point in declared() if point.group == "celery.beat_schedulers"]
+
+    assert issubclass(point.load(), Scheduler)
+    assert point.load() is celery_tm.Scheduler
 
 
-def test_the_pytest_plugin_that_every_test_run_imports_loads_neither_sqlalchemy_nor_celery() -> None:
-    assert not loaded_by("import celery_tm.testing") & set(HEAVY)
+def test_the_command_line_has_our_command() -> None:
+    import click
+
+    [point] = [point for point in declared() if point.group == "celery.commands"]
+
+    assert isinstance(point.load(), click.Group)
+    assert point.load().name == "tm"
 
 
-# Entry points
-
-
-@pytest.mark.parametrize(("group", "name"), ENTRY_POINTS)
-def test_an_entry_point_is_declared_and_loads(group: str, name: str) -> None:
-    point = entry_point(group, name)
-
-    assert point.value == ENTRY_POINTS[group, name]
-    assert point.load() is not None
-
-
-def test_the_entry_points_are_what_their_group_expects() -> None:
-    assert isinstance(entry_point("celery.commands", "tm").load(), click.Group)
-    assert issubclass(entry_point("celery.beat_schedulers", "tm").load(), celery.beat.Scheduler)
-    assert hasattr(entry_point("pytest11", "celery_tm").load(), "tm_clock")
-
-
-def test_beat_s_short_name_and_the_public_name_are_one_class() -> None:
-    assert entry_point("celery.beat_schedulers", "tm").load() is celery_tm.Scheduler
-
-
-def test_every_command_of_the_group_can_be_loaded() -> None:
-    group = entry_point("celery.commands", "tm").load()
-    context = click.Context(group)
-
-    assert group.list_commands(context)
-    assert all(isinstance(group.get_command(context, name), click.Command) for name in group.list_commands(context))
+def test_the_version_is_the_one_that_is_installed() -> None:
+    assert celery_tm.__version__ == distribution("celery-tm").version

@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped or too slow: their jobs run again, their tries are counted, and they cannot finish late."""
+"""Workers that are killed, stopped or slow: their jobs run again, their tries are counted, they cannot finish late."""
 
 from __future__ import annotations
 

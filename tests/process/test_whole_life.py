@@ -56,7 +56,9 @@ def test_every_job_and_every_instant_runs_once(stand: Stand) -> None:
         assert len(instants) >= SECONDS - 3
     completed = stand.count(tables.occurrence, tables.occurrence.c.state == "completed")
     others = stand.count(
-        tables.occurrence, tables.occurrence.c.state != "completed", tables.occurrence.c.scheduled_at < disabled - timedelta(seconds=2)
+        tables.occurrence,
+        tables.occurrence.c.state != "completed",
+        tables.occurrence.c.scheduled_at < disabled - timedelta(seconds=2),
     )
     assert others == 0
     ticks = {name: count for name, count in ran.items() if name.startswith("tick")}
@@ -67,7 +69,9 @@ def test_every_job_and_every_instant_runs_once(stand: Stand) -> None:
 
 def ledger(stand: Stand, definition: str) -> list[datetime]:
     occurrence = tables.occurrence
-    query = select(occurrence.c.scheduled_at).where(occurrence.c.definition == definition).order_by(occurrence.c.scheduled_at)
+    query = (
+        select(occurrence.c.scheduled_at).where(occurrence.c.definition == definition).order_by(occurrence.c.scheduled_at)
+    )
     with stand.database.transaction(write=False) as tx:
         return list(tx.execute(query).scalars())
 
@@ -122,4 +126,3 @@ def test_a_task_no_worker_has_becomes_a_dead_letter(stand: Stand) -> None:
     assert "NotRegistered" in (stand.tm.dead_letters.list()[0].last_error or "")
     assert "TaskUnknown" in beat.text()
     assert beat.is_running
-

@@ -7,13 +7,21 @@ never run anything after success, and never lose the job.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from celery_tm import clock
 from celery_tm.domain.execution import Failure, Outcome
@@ -294,19 +302,6 @@ def test_an_orphan_that_was_cancelled_is_not_tried_again(database: Database) -> 
         assert [record.outcome for record in executions.of_job(tx, job.id)] == [Outcome.CANCELLED]
 
 
-def test_a_direct_call_is_let_in_once_and_never_after_its_execution(database: Database) -> None:
-    call = replace(make_job(), state=JobState.RUNNING, claimed_by="w", source="direct")
-
-    def deliver() -> Job | None:
-        return database.run(lambda tx: jobs.insert_running(tx, call, lease=LEASE))
-
-    first = deliver()
-    assert first is not None
-    assert deliver() is None
-    database.run(lambda tx: settlement.succeed(tx, first, result=None, message=None, keep_key=MINUTE))
-    assert deliver() is None
-
-
 class JobLife(RuleBasedStateMachine):
     """One job, a broker that duplicates and loses, workers that die or finish late, and time that passes."""
 
@@ -352,7 +347,9 @@ class JobLife(RuleBasedStateMachine):
 
     @rule(body=consumes(bodies))
     def finish(self, body: Job | None) -> None:
-        if body is not None and self._ends(lambda tx: settlement.succeed(tx, body, result=None, message=None, keep_key=MINUTE)):
+        if body is not None and self._ends(
+            lambda tx: settlement.succeed(tx, body, result=None, message=None, keep_key=MINUTE)
+        ):
             self.succeeded += 1
 
     @rule(body=consumes(bodies))
@@ -437,8 +434,10 @@ def test_a_broken_gate_is_caught_by_the_state_machine(database: Database, monkey
 
     monkeypatch.setattr("celery_tm.store.jobs.admit", careless)
     machine: Any = type("JobLifeHere", (JobLife,), {"database": database})
-    with pytest.raises(BaseException, match=r"two bodies|before it was due|let in|lost"):  # noqa: PT011
+    with pytest.raises(BaseException, match=r"two bodies|before it was due|let in|lost"):
         run_state_machine_as_test(
             machine,
-            settings=settings(max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)),
+            settings=settings(
+                max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
         )

@@ -1,4 +1,4 @@
-"""The tasks that tests run. Each writes what it did to a file of its own, so that effects can be counted apart from tables."""
+"""The tasks that tests run. Each writes what it did to a file, so that effects can be counted apart from tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of a test's own, on free ports, so that faults hurt nobody else: PostgreSQL and Redis, started and stopped at will."""
+"""Servers of a test's own, on free ports, so that faults hurt nobody else: PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -47,7 +47,18 @@ class OwnRedis:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self.folder)]
+        options = [
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(self.folder),
+        ]
         with (self.folder / "redis.log").open("a") as log:
             self._popen = subprocess.Popen([self.binary or "", *options], stdout=log, stderr=log)
         wait_for_port(self.port)

@@ -97,7 +97,9 @@ class Stand:
         """Start a beat and wait until it ticks."""
         name = f"beat{len(self.processes)}"
         pid_file = self.folder / f"{name}.pid"
-        process = self._start(name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", "--pidfile", str(pid_file), *options])
+        process = self._start(
+            name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", "--pidfile", str(pid_file), *options]
+        )
         self.wait_for_text(process, "beat: Starting")
         return process
 

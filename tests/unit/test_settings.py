@@ -1,158 +1,155 @@
-"""Settings: typos and bad values are refused by name, and each has its default, its kind and its sentence."""
+"""The `tm_…` settings: where they come from, what they default to, and what is refused."""
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from celery_tm.errors import InvalidValue, UnknownSetting
+from celery_tm.errors import InvalidValue, TmError, UnknownSetting
 from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, Settings, read_settings
 
-SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
-ALL = fields(Settings)
-
-BAD = {
-    "text": ["", "   ", 5, ["a"], True],
-    "flag": ["yes", "false", 1, 0],
-    "count": [-1, 1.5, "5", True],
-    "duration": ["soon", 0, -1, "0s", "", float("nan"), True, [5], "30 parsecs"],
-    "mapping": ["a=b", 5, [("a", "b")]],
+KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
+OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue"}
+BAD: dict[str, list[Any]] = {
+    "text": [5, "", "  ", b"text", ["a"]],
+    "flag": [1, 0, "yes", "true", []],
+    "count": [-1, 1.5, "3", True, [1]],
+    "duration": [0, -1, "soon", "", True, timedelta(0), timedelta(-1), "0s", float("nan"), [1], "²", "1.2.3"],
+    "mapping": [5, "a=b", ["a"], [("a", "b")]],
+    "names": [5, "a=b", ["a"], {"a": 5}],
 }
-GOOD: dict[str, list[tuple[Any, Any]]] = {
-    "text": [("x", "x")],
-    "flag": [(True, True), (False, False)],
-    "count": [(7, 7)],
-    "duration": [(5, 5 * SECOND), ("5m", 5 * MINUTE), (MINUTE, MINUTE), ("2.5", 2.5 * SECOND)],
-    "mapping": [({}, {}), ({"a": "b"}, {"a": "b"})],
-}
-BAD_VALUES = [(setting.name, value) for setting in ALL for value in BAD[setting.metadata["kind"]]]
-GOOD_VALUES = [(s.name, given, meant) for s in ALL for given, meant in GOOD[s.metadata["kind"]]]
 
 
-def test_without_configuration_every_setting_has_its_default() -> None:
-    settings = read_settings({}, {})
+def test_nothing_stated_gives_the_defaults() -> None:
+    assert read_settings({}, {}) == Settings()
 
-    assert settings == Settings()
+
+def test_the_defaults_are_those_that_were_promised() -> None:
+    settings = Settings()
+
     assert settings.tm_database_url == DEFAULT_URL == "sqlite:///celery_tm.db"
-    assert (settings.tm_lease, settings.tm_poll_interval) == (30 * SECOND, SECOND)
-    assert (settings.tm_backoff_cap, settings.tm_schema) == (60 * MINUTE, None)
-
-
-@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.name)
-def test_every_setting_is_named_tm_has_a_known_kind_and_a_sentence_about_it(setting: Field[Any]) -> None:
-    assert setting.name.startswith("tm_")
-    assert setting.metadata["kind"] in BAD
-    assert len(setting.metadata["about"]) > 10
-
-
-@pytest.mark.parametrize(("name", "given", "meant"), GOOD_VALUES)
-def test_a_setting_is_taken_from_the_app_s_configuration(name: str, given: Any, meant: Any) -> None:
-    assert getattr(read_settings({name: given}, {}), name) == meant
-
-
-@pytest.mark.parametrize(("name", "value"), BAD_VALUES)
-def test_a_bad_value_is_refused_by_the_setting_s_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidValue, match=f"^{name}: ") as refusal:
-        read_settings({name: value}, {})
-
-    assert refusal.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("tm_leese", "tm_lease"),
-        ("tm_database_uri", "tm_database_url"),
-        ("tm_pol_interval", "tm_poll_interval"),
-        ("tm_keep_key", "tm_keep_keys"),
-    ],
-)
-def test_an_unknown_setting_is_refused_with_the_one_that_was_meant(name: str, meant: str) -> None:
-    with pytest.raises(UnknownSetting, match=f"unknown setting '{name}', did you mean '{meant}'"):
-        read_settings({name: 1}, {})
-
-
-def test_an_unknown_setting_like_no_other_is_refused_with_where_they_are_listed() -> None:
-    with pytest.raises(UnknownSetting, match=r"unknown setting 'tm_xyzzy'; docs/reference/settings\.md lists them all"):
-        read_settings({"tm_xyzzy": 1}, {})
-
-
-def test_settings_of_others_are_left_alone() -> None:
-    assert read_settings({"broker_url": "redis://", "task_time_limit": "x", "TM": 1}, {}) == Settings()
-
-
-def test_the_environment_gives_the_urls_and_the_lease() -> None:
-    environ = {"TM_DATABASE_URL": "postgresql://db/shop", "TM_SCHEMA": "time_management", "TM_LEASE": "45", "TM_OTHER": "x"}
-    settings = read_settings({}, environ)
-
-    assert settings == Settings(
-        tm_database_url="postgresql://db/shop", tm_schema="time_management", tm_lease=45 * SECOND
-    )
-
-
-@pytest.mark.parametrize(("text", "lease"), [("45", 45), ("2.5", 2.5), ("1m", 60), ("1m 30s", 90)])
-def test_the_lease_of_the_environment_may_be_seconds_or_a_duration(text: str, lease: float) -> None:
-    assert read_settings({}, {"TM_LEASE": text}).tm_lease == lease * SECOND
-
-
-def test_the_app_s_configuration_goes_before_the_environment() -> None:
-    assert read_settings({"tm_lease": 5}, {"TM_LEASE": "45"}).tm_lease == 5 * SECOND
-
-
-def test_an_empty_variable_of_the_environment_is_none() -> None:
-    assert read_settings({}, dict.fromkeys(FROM_ENVIRONMENT.values(), "")) == Settings()
-
-
-@pytest.mark.parametrize("text", ["soon", "0", "-5", "²", "١٢²"])
-def test_a_bad_lease_in_the_environment_is_refused_by_the_setting_s_name(text: str) -> None:
-    with pytest.raises(InvalidValue, match="^tm_lease: "):
-        read_settings({}, {"TM_LEASE": text})
-
-
-def test_what_the_environment_may_give_is_a_setting() -> None:
-    assert set(FROM_ENVIRONMENT) <= NAMES
-
-
-@pytest.mark.parametrize("setting", [s for s in ALL if s.default is None], ids=lambda setting: setting.name)
-def test_a_setting_that_may_be_open_can_be_set_to_none(setting: Field[Any]) -> None:
-    assert getattr(read_settings({setting.name: None}, {}), setting.name) is None
-
-
-@pytest.mark.parametrize("setting", [s for s in ALL if s.default is not None], ids=lambda setting: setting.name)
-def test_none_for_any_other_setting_means_its_default_or_is_refused(setting: Field[Any]) -> None:
-    try:
-        settings = read_settings({setting.name: None}, {})
-    except InvalidValue as refusal:
-        assert refusal.field == setting.name
-    else:
-        assert getattr(settings, setting.name) == getattr(Settings(), setting.name)
-
-
-def test_a_claim_batch_of_zero_is_refused_since_nothing_would_ever_be_dispatched() -> None:
-    with pytest.raises(InvalidValue, match="tm_claim_batch"):
-        read_settings({"tm_claim_batch": 0}, {})
-
-
-@pytest.mark.parametrize("aliases", [{"onprem": 5}, {"onprem": None}, {5: "queue"}])
-def test_a_queue_alias_that_is_no_text_is_refused(aliases: Any) -> None:
-    with pytest.raises(InvalidValue, match="tm_queue_aliases"):
-        read_settings({"tm_queue_aliases": aliases}, {})
-
-
-def test_a_mapping_of_the_configuration_is_copied() -> None:
-    aliases = {"onprem": "onprem-queue"}
-    settings = read_settings({"tm_queue_aliases": aliases}, {})
-    aliases["onprem"] = "elsewhere"
-
-    assert settings.tm_queue_aliases == {"onprem": "onprem-queue"}
-
-
-def test_defaults_are_not_shared_between_installations() -> None:
-    assert Settings().tm_publish_retry is not Settings().tm_publish_retry
+    assert settings.tm_lease == timedelta(seconds=30)
+    assert settings.tm_backoff_cap == timedelta(minutes=60)
+    assert settings.tm_backoff_floor == timedelta(seconds=1)
+    assert settings.tm_keep_keys == timedelta(days=7)
+    assert settings.tm_default_queue is None
+    assert settings.tm_queue_aliases == {}
 
 
 def test_a_lease_is_renewed_three_times_before_it_ends() -> None:
-    assert read_settings({"tm_lease": 30}, {}).renew_every == 10
+    assert Settings(tm_lease=timedelta(seconds=45)).renew_every == 15
+
+
+def test_other_settings_of_the_app_are_none_of_ours() -> None:
+    assert read_settings({"broker_url": "memory://", "task_default_queue": "q", "TM_LEASE": 5}, {}) == Settings()
+
+
+def test_a_stated_setting_is_read() -> None:
+    settings = read_settings(
+        {
+            "tm_database_url": "postgresql+psycopg://db/jobs",
+            "tm_schema": "time_management",
+            "tm_auto_upgrade": False,
+            "tm_lease": "1m 30s",
+            "tm_poll_interval": 0.25,
+            "tm_claim_batch": 50,
+            "tm_queue_aliases": {"onprem": "onprem-queue"},
+            "tm_keep_keys": timedelta(days=1),
+        },
+        {},
+    )
+
+    assert settings == Settings(
+        tm_database_url="postgresql+psycopg://db/jobs",
+        tm_schema="time_management",
+        tm_auto_upgrade=False,
+        tm_lease=timedelta(seconds=90),
+        tm_poll_interval=timedelta(milliseconds=250),
+        tm_claim_batch=50,
+        tm_queue_aliases={"onprem": "onprem-queue"},
+        tm_keep_keys=timedelta(days=1),
+    )
+
+
+def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownSetting, match="'tm_databse_url', did you mean 'tm_database_url'"):
+        read_settings({"tm_databse_url": "sqlite://"}, {})
+
+
+def test_a_setting_like_no_other_is_refused_with_the_place_to_look() -> None:
+    with pytest.raises(UnknownSetting, match=r"'tm_xyzzy_plugh'; docs/reference/settings\.md"):
+        read_settings({"tm_xyzzy_plugh": 1}, {})
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, bad) for name, kind in KINDS.items() for bad in BAD[kind]])
+def test_a_bad_value_is_refused_with_the_settings_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        read_settings({name: value}, {})
+
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - OPTIONAL))
+def test_none_where_a_value_is_needed_is_refused_or_means_the_default(name: str) -> None:
+    try:
+        settings = read_settings({name: None}, {})
+    except TmError as refused:
+        assert name in str(refused)  # noqa: PT017
+    else:
+        assert getattr(settings, name) == getattr(Settings(), name)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+def test_none_leaves_an_optional_setting_unset(name: str) -> None:
+    assert getattr(read_settings({name: None}, {}), name) is None
+
+
+def test_the_environment_is_read_where_the_app_says_nothing() -> None:
+    environ = {"TM_DATABASE_URL": "sqlite:///env.db", "TM_SCHEMA": "env", "TM_LEASE": "45s", "TM_OTHER": "x"}
+
+    assert read_settings({}, environ) == Settings(
+        tm_database_url="sqlite:///env.db", tm_schema="env", tm_lease=timedelta(seconds=45)
+    )
+
+
+def test_the_app_goes_before_the_environment() -> None:
+    assert read_settings({"tm_lease": 10}, {"TM_LEASE": "45s"}).tm_lease == timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45", 45), ("0.5", 0.5), ("2m", 120)])
+def test_the_environment_may_give_plain_seconds(text: str, seconds: float) -> None:
+    assert read_settings({}, {"TM_LEASE": text}).tm_lease == timedelta(seconds=seconds)
+
+
+def test_an_empty_variable_of_the_environment_counts_as_unset() -> None:
+    assert read_settings({}, dict.fromkeys(FROM_ENVIRONMENT.values(), "")) == Settings()
+
+
+@pytest.mark.parametrize("text", ["0", "soon", "-5s"])
+def test_a_bad_value_in_the_environment_is_refused_with_the_settings_name(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^tm_lease: "):
+        read_settings({}, {"TM_LEASE": text})
+
+
+def test_every_variable_of_the_environment_belongs_to_a_setting() -> None:
+    assert set(FROM_ENVIRONMENT) <= NAMES
+    assert all(env == name.upper() for name, env in FROM_ENVIRONMENT.items())
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert [field.name for field in fields(Settings) if not field.metadata.get("about")] == []
+    assert all(name.startswith("tm_") for name in NAMES)
+
+
+def test_settings_cannot_be_changed_and_share_no_mapping() -> None:
+    aliases = {"a": "b"}
+    settings = read_settings({"tm_queue_aliases": aliases}, {})
+    aliases["c"] = "d"
+
+    assert settings.tm_queue_aliases == {"a": "b"}
+    assert Settings().tm_publish_retry is not Settings().tm_publish_retry
+    with pytest.raises(FrozenInstanceError):
+        settings.tm_verbose = True  # type: ignore[misc]

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ...errors import InvalidValue, UnknownTimeZone, nearest
+from ...clock import format_duration, parse_duration
+from ...errors import InvalidValue, UnknownTimeZone, nearest, shown
 from ..dst import Fold, Gap
 
 KINDS: dict[str, type[Schedule]] = {}
@@ -26,7 +27,10 @@ class Zone:
     @property
     def info(self) -> ZoneInfo:
         """Return the tz database's entry."""
-        return ZoneInfo(self.name)
+        try:
+            return ZoneInfo(self.name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise UnknownTimeZone(self.name, nearest(self.name, _zones())) from None
 
 
 class Schedule(ABC):
@@ -82,16 +86,19 @@ class Schedule(ABC):
 def read_schedule(value: Any, zone: Zone) -> Schedule:
     """Return the schedule that a person's input means."""
     if isinstance(value, timedelta):
-        return load_schedule("interval", _every(value), zone)
+        every = format_duration(parse_duration(value, field="schedule"))
+        return load_schedule("interval", f"every {every}", zone)
     if isinstance(value, str):
         text = value.strip()
         return load_schedule("interval" if text.startswith(("every ", "@every ")) else "cron", text, zone)
     if isinstance(value, Mapping):
         kind = value.get("kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise InvalidValue("schedule", f"unknown kind {kind!r}", f"use one of {', '.join(sorted(KINDS))}")
         return load_schedule(kind, KINDS[kind].expression_of(value), zone)
-    raise InvalidValue("schedule", f"{value!r} is not a schedule", "give e.g. '*/5 * * * *', 'every 10s' or a timedelta")
+    raise InvalidValue(
+        "schedule", f"{shown(value)} is not a schedule", "give e.g. '*/5 * * * *', 'every 10s' or a timedelta"
+    )
 
 
 def load_schedule(kind: str, expression: str, zone: Zone) -> Schedule:
@@ -99,10 +106,6 @@ def load_schedule(kind: str, expression: str, zone: Zone) -> Schedule:
     if kind not in KINDS:
         raise InvalidValue("schedule", f"unknown kind {kind!r}", f"use one of {', '.join(sorted(KINDS))}")
     return KINDS[kind].load(expression, zone)
-
-
-def _every(value: timedelta) -> str:
-    return f"every {value.total_seconds():g}s" if value.microseconds == 0 else f"every {value.total_seconds()}s"
 
 
 def read_zone(name: Any) -> str:

@@ -28,6 +28,7 @@ NICKNAMES: Mapping[str, str] = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+NO_ZERO = ("day of month", "month")
 FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
 ALLOWED = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*/,-#? ")
 # 2 January of a leap year: far enough from any expression's only date to prove that it fires at all.
@@ -94,7 +95,31 @@ def _six_fields(expression: str) -> str:
     parts = text.split()
     if len(parts) not in (5, 6):
         raise InvalidValue("schedule", f"{expression!r} has {len(parts)} fields", _EXAMPLE)
-    return " ".join(parts if len(parts) == 6 else ["0", *parts])
+    parts = parts if len(parts) == 6 else ["0", *parts]
+    return " ".join(_plain(part, name, expression) for part, name in zip(parts, FIELDS, strict=True))
+
+
+def _plain(field: str, name: str, expression: str) -> str:
+    """Return a field in words that croniter reads right: a-a as a, Sunday as 0, and nothing that it takes for a dice."""
+    items = []
+    for item in field.split(","):
+        body, slash, step = item.partition("/")
+        low, dash, high = body.partition("-")
+        if low.lower() in ("r", "h") or (name in NO_ZERO and any(end.isdigit() and not int(end) for end in (low, high))):
+            raise InvalidValue("schedule", f"{item!r} is not valid for the {name} in {expression!r}", _EXAMPLE)
+        if dash and low.lower() == high.lower():
+            item, dash = low, ""
+        if name == FIELDS[5]:
+            item = _sunday(item, low, high if dash else None, int(step) if slash and step.isdigit() else 1)
+        items.append(item)
+    return ",".join(items)
+
+
+def _sunday(item: str, low: str, high: str | None, step: int) -> str:
+    """Return an item of the day of week with Sunday as 0 where it is 7, which croniter takes in five fields only."""
+    if high == "7" and low.isdigit() and step and int(low) <= 7:
+        return ",".join(str(day % 7) for day in range(int(low), 8, step))
+    return f"0{item[1:]}" if low == "7" or low.startswith("7#") else item
 
 
 @lru_cache(maxsize=8192)

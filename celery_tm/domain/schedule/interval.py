@@ -14,7 +14,7 @@ from .base import Schedule, Zone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHORTEST = timedelta(seconds=1)
-_SHAPE = re.compile(r"@?every\s+(?P<every>.+?)(?:\s+from\s+(?P<start>\S+))?", re.ASCII)
+_SHAPE = re.compile(r"@?every\s+(?P<every>.+?)(?:\s+from\s+(?P<start>\S.*))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,8 @@ def test_a_base_inside_the_repeated_hour_never_yields_a_past_or_a_repeated_time(
 
 
 @pytest.mark.parametrize(("zone", "change"), [
-    (NEW_YORK, "2026-03-08 07:00"), (NEW_YORK, "2026-11-01 06:00"), (WARSAW, "2026-03-29 01:00"), (WARSAW, "2026-10-25 01:00"),
+    (NEW_YORK, "2026-03-08 07:00"), (NEW_YORK, "2026-11-01 06:00"),
+    (WARSAW, "2026-03-29 01:00"), (WARSAW, "2026-10-25 01:00"),
     (LORD_HOWE, "2026-10-03 15:30"), (LORD_HOWE, "2026-04-04 15:00"),
 ])  # fmt: skip
 @pytest.mark.parametrize("expression", ["30 1 * * *", "*/7 * * * *", "0 2 * * *", "*/20 * * * * *"])
@@ -234,7 +235,8 @@ def test_a_change_of_offset_years_ahead_counts_for_a_rule_that_fires_after_it() 
 
 CHANGES = [
     (NEW_YORK, "2026-03-08"), (NEW_YORK, "2026-11-01"), (WARSAW, "2026-03-29"), (WARSAW, "2026-10-25"),
-    (LORD_HOWE, "2026-04-04"), (LORD_HOWE, "2026-10-03"), ("Antarctica/Troll", "2026-03-29"), ("Antarctica/Troll", "2026-10-25"),
+    (LORD_HOWE, "2026-04-04"), (LORD_HOWE, "2026-10-03"),
+    ("Antarctica/Troll", "2026-03-29"), ("Antarctica/Troll", "2026-10-25"),
     ("America/Nuuk", "2026-03-29"), ("America/Nuuk", "2026-10-25"), ("America/Havana", "2026-03-08"),
     ("America/Havana", "2026-11-01"), ("America/Santiago", "2026-04-05"), ("America/Santiago", "2026-09-06"),
     ("Asia/Beirut", "2026-03-28"), ("Africa/Casablanca", "2026-02-15"), ("Africa/Casablanca", "2026-03-22"),
@@ -320,7 +322,8 @@ def test_a_daily_job_fires_exactly_once_for_each_local_day_of_a_year(name: str, 
     assert fired == expected
     assert all(earlier < later for earlier, later in pairwise(fired))
     local_days = {instant.astimezone(zone).date() for instant in fired}
-    assert len(local_days) >= len(walls) - 2  # a time skipped before midnight comes on the next day, a skipped day not at all
+    # A time skipped before midnight comes on the next day, and a skipped day not at all.
+    assert len(local_days) >= len(walls) - 2
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from uuid import RFC_4122, UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_tm.domain import ids
 from celery_tm.domain.ids import execution_id, new_id, occurrence_id, occurrence_job_id
 
 instants = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)).map(lambda t: t.replace(tzinfo=UTC))
@@ -92,6 +95,37 @@ def test_new_ids_of_one_process_sort_in_the_order_they_were_made() -> None:
     assert len(set(made)) == len(made)
 
 
+def test_new_ids_sort_even_while_the_clock_stands_still_or_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([5_000_000_000] * 50 + [4_000_000_000] * 50 + [5_000_000_001] * 50)
+    monkeypatch.setattr(ids, "time", SimpleNamespace(time_ns=lambda: next(readings)))
+    monkeypatch.setattr(ids, "_last", 0)
+
+    made = [UUID(new_id()).int >> 64 for _ in range(150)]
+
+    assert made == sorted(set(made))
+
+
+def test_only_one_thread_at_a_time_takes_its_place_in_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, met = threading.Barrier(2), []
+
+    def read_clock() -> int:
+        try:
+            meeting.wait(timeout=0.2)
+        except threading.BrokenBarrierError:
+            return time.time_ns()
+        met.append(True)
+        return time.time_ns()
+
+    monkeypatch.setattr(ids, "time", SimpleNamespace(time_ns=read_clock))
+    threads = [threading.Thread(target=new_id) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert met == []
+
+
 def test_new_ids_of_several_threads_never_meet_and_sort_in_each_thread() -> None:
     made: dict[int, list[str]] = {n: [] for n in range(4)}
     start = threading.Barrier(4)
@@ -106,6 +140,6 @@ def test_new_ids_of_several_threads_never_meet_and_sort_in_each_thread() -> None
     for thread in threads:
         thread.join()
 
-    assert all(ids == sorted(ids) and len(ids) == 3000 for ids in made.values())
+    assert all(own == sorted(own) and len(own) == 3000 for own in made.values())
     # The first 60 bits are time and counter: no two ids share them, so their order is never left to chance.
-    assert len({UUID(one).int >> 64 for ids in made.values() for one in ids}) == 12_000
+    assert len({UUID(one).int >> 64 for own in made.values() for one in own}) == 12_000

@@ -120,7 +120,7 @@ def test_a_text_is_either_kept_unchanged_or_refused_by_name(text: str) -> None:
     try:
         assert checked_text(text, field="key", limit=20) == text
     except InvalidValue as refused:
-        assert refused.field == "key"
+        assert refused.field == "key"  # noqa: PT017
     else:
         assert text.strip() == text != ""
         assert "\x00" not in text

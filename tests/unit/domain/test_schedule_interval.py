@@ -47,7 +47,9 @@ def test_an_interval_may_be_text_a_timedelta_or_a_mapping(value: Any, every: tim
     assert read(value) == Interval(every)
 
 
-@pytest.mark.parametrize("every", [timedelta(days=12), timedelta(days=30), timedelta(days=365), timedelta(seconds=1_234_567)])
+@pytest.mark.parametrize(
+    "every", [timedelta(days=12), timedelta(days=30), timedelta(days=365), timedelta(seconds=1_234_567)]
+)
 def test_a_timedelta_of_many_days_is_an_interval_too(every: timedelta) -> None:
     assert read(every) == Interval(every)
 
@@ -187,11 +189,7 @@ def test_a_start_that_no_calendar_has_is_refused() -> None:
         read_schedule("every 5m from 0001-01-01T00:00:00+14:00", Zone())
 
 
-def test_a_start_written_with_a_blank_is_read_or_refused_as_a_start() -> None:
-    try:
-        rule = read("every 5m from 2026-01-01 12:01:30+00:00")
-    except InvalidValue as refusal:
-        assert "2026-01-01 12:01:30" in str(refusal)
-        assert refusal.field == "schedule.start"
-    else:
-        assert rule.start == NOON + 90 * SECOND
+def test_a_start_written_with_a_blank_is_a_start_too() -> None:
+    start = str(NOON + 90 * SECOND)  # as str() writes a datetime
+
+    assert read({"kind": "interval", "every": "5m", "start": start}).start == NOON + 90 * SECOND

@@ -142,7 +142,7 @@ definition = Table(
     Column("group", String(100)),
     Column("queue", String(255)),
     Column("priority", SmallInteger),
-    Column("max_retries", Integer, nullable=False),
+    Column("max_retries", Integer),
     Column("retry", Json),
     Column("overlap", String(20), nullable=False),
     Column("recovery", String(20), nullable=False),
