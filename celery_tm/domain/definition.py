@@ -85,10 +85,10 @@ E = TypeVar("E", bound=StrEnum)
 def new_definition(*, id: str, name: str, values: Mapping[str, Any], now: datetime, actor: str | None) -> Definition:
     """Return a checked definition that plans instants later than `now`."""
     checked_text(name, field="name", limit=MAX_NAME)
+    columns = check_values(values, zone=Zone())
     for needed in ("task", "schedule"):
         if needed not in values:
             raise InvalidValue(needed, f"definition {name!r} has none", f"add {needed}=…")
-    columns = check_values(values, zone=Zone())
     definition = Definition(
         id=id,
         name=name,

@@ -63,7 +63,7 @@ def _held_back(definition: Definition, decisions: Sequence[Decision]) -> Sequenc
     if definition.enabled and not definition.paused:
         return decisions
     why = "the definition was paused" if definition.paused else "the definition was disabled"
-    return [replace(d, state=OccurrenceState.SKIPPED, reason=why) if d.runs else d for d in decisions]
+    return [replace(decision, state=OccurrenceState.SKIPPED, reason=why) for decision in decisions]
 
 
 def occurrence_of(definition: Definition, decision: Decision) -> Occurrence:

@@ -76,7 +76,7 @@ class Exponential:
     def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta:  # noqa: ARG002
         """Return the wait before the try that follows the `retry`-th failure."""
         try:
-            wait = _grown(self.interval, self.factor ** (retry - 1), self.cap)
+            wait = _grown(self.interval, float(self.factor) ** (retry - 1), self.cap)
         except OverflowError:
             wait = self.cap
         return wait * (1 - self.jitter * random.random())

@@ -22,7 +22,7 @@ from ..store import agenda, nodes
 from .dispatcher import Dispatcher
 from .outage import Outages
 from .planner import BATCH, Planner
-from .wakeup import Waiter, waiter_for
+from .wakeup import Waiter, undisturbed, waiter_for
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Scheduler(CeleryScheduler):
 
     def _work_safely(self) -> float:
         try:
-            return self.work()
+            with undisturbed():
+                return self.work()
         except Exception:  # an exception that leaves tick() would end beat
             logger.exception("a tick failed; beat goes on")
             return self.poll_interval

@@ -7,7 +7,11 @@ itself is short and looks at one index entry. An outage of the listening connect
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..store.database import Database
@@ -64,6 +68,19 @@ class ListeningWaiter:
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let a signal that ends beat wait for the end of this block, so that it never cuts a transaction in two."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread only
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def waiter_for(database: Database) -> Waiter:

@@ -143,10 +143,7 @@ class Database:
         if self.dialect.name == "mysql":
             pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
         arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})
-        try:
-            self._engine = create_engine(self.url, connect_args=arguments, **pool)
-        except ImportError as error:
-            raise DriverMissing(self.safe_url, self.dialect.extra) from error
+        self._engine = create_engine(self.url, connect_args=arguments, **pool)
         if not self.dialect.is_server:
             _prepare_sqlite(self._engine, self.dialect)
         self._pid, self._schema_checked = os.getpid(), False
@@ -226,15 +223,17 @@ def _read_url(text: str) -> URL:
     try:
         url = with_driver(make_url(text))
         backend = url.get_backend_name()
-        url.get_dialect()
-    except (ArgumentError, ValueError):
-        raise InvalidValue("tm_database_url", "it is not a database URL", _EXAMPLE) from None
+        dialect = url.get_dialect()
     except NoSuchModuleError:
         raise InvalidValue("tm_database_url", f"unknown database or driver in {text.split(':')[0]!r}", _EXAMPLE) from None
-    except ImportError as error:
-        raise DriverMissing(url.render_as_string(hide_password=True), backend) from error
+    except (ArgumentError, ValueError):
+        raise InvalidValue("tm_database_url", "it is not a database URL", _EXAMPLE) from None
     if backend not in DIALECTS:
         raise InvalidValue("tm_database_url", f"{backend} is not supported", _EXAMPLE)
+    try:
+        dialect.import_dbapi()
+    except ImportError as error:
+        raise DriverMissing(url.render_as_string(hide_password=True), DIALECTS[backend].extra) from error
     return url
 
 

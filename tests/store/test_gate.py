@@ -66,7 +66,7 @@ def test_a_direct_call_whose_key_is_owed_by_another_job_is_refused(app: Celery) 
 def test_a_delivery_that_waits_for_the_first_one_s_success_is_refused(
     app: Celery, database: Database, key: str | None
 ) -> None:
-    """The second insert waits for the first transaction; when that commits a success, the row is gone but the work is done."""
+    """The second insert waits for the first transaction; when that commits, the row is gone but the work is done."""
     first = admit(app, call("a", key=key))
     second = call("a" if key is None else "b", key=key)
     answers: list[Decision] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,9 +22,9 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def noon(tm_clock: MovableClock) -> Iterator[MovableClock]:
+def noon(tm_clock: MovableClock) -> MovableClock:
     tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    yield tm_clock
+    return tm_clock
 
 
 def run(tm: TimeManagement, clock: MovableClock) -> Any:

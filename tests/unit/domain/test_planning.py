@@ -169,7 +169,7 @@ def test_a_definition_this_node_cannot_read_fails_with_an_error_of_ours(broken: 
 
 schedules = st.sampled_from(["* * * * *", "*/7 * * * *", "0 * * * *", "every 90s", "every 25m", "30 2 * * *"])
 # How far the clock goes from round to round: mostly forward, sometimes back, sometimes over a long outage.
-jumps = st.integers(-3600, 7200) | st.integers(0, 120) | st.integers(-86400, 86400)
+jumps = st.integers(-3600, 7200) | st.integers(0, 120) | st.integers(-20_000, 20_000)
 
 
 @settings(max_examples=60, deadline=None)
@@ -195,7 +195,7 @@ def test_every_instant_is_decided_exactly_once_whatever_the_clock_does(
         assert not (paused and any(decision.runs for decision in made.decisions))
         decided += [decision.scheduled_at for decision in made.decisions]
         definition = advanced(definition, made)
-    for _ in range(12):  # more rounds than the longest outage above takes
+    for _ in range(20):  # more rounds than the longest outage above takes
         made = plan(definition, now=latest, active=0)
         decided += [decision.scheduled_at for decision in made.decisions]
         definition = advanced(definition, made)

@@ -1,0 +1,145 @@
+"""The command line as people use it: real processes, exit codes, JSON, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent.parent
+
+APP = """
+from celery_tm import TimeManagement, easy_app
+app = easy_app("shop")
+tm = TimeManagement(app)
+
+@app.task(name="hello")
+def hello(n=0):
+    return n
+
+@app.task(name="fails", max_retries=0)
+def fails(n=0):
+    raise ValueError(f"no {n}")
+"""
+DEFINITIONS = '[[definitions]]\nname = "nightly"\ntask = "hello"\nschedule = "30 2 * * *"\n'
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "definitions.toml").write_text(DEFINITIONS)
+    return tmp_path
+
+
+def celery(folder: Path, *arguments: str, code: int = 0) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TM_", "CELERY_"))}
+    argv = [sys.executable, "-m", "celery", *arguments]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, f"{arguments}: {done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def tm(folder: Path, *arguments: str, code: int = 0) -> str:
+    return celery(folder, "-A", "shop", "tm", *arguments, code=code)
+
+
+def tm_json(folder: Path, *arguments: str) -> Any:
+    return json.loads(tm(folder, *arguments, "--json"))
+
+
+def python(folder: Path, code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], cwd=folder, timeout=60, check=True)
+
+
+def test_a_walk_through_the_commands(shop: Path) -> None:
+    assert "run `celery -A app tm schema upgrade`" in tm(shop, "schema", "check", code=1)
+    assert tm_json(shop, "schema", "upgrade")["after"] == "0001"
+    assert tm_json(shop, "schema", "check")["current"] is True
+    assert tm_json(shop, "definitions", "load", "definitions.toml") == {"added": ["nightly"], "changed": [], "unchanged": []}
+    assert "unchanged: 1 (nightly)" in tm(shop, "definitions", "load", "definitions.toml")
+    [definition] = tm_json(shop, "definitions", "list")
+    assert (definition["name"], definition["is"], definition["last_run_at"]) == ("nightly", "on", None)
+    assert tm_json(shop, "definitions", "pause", "nightly", "--actor", "ann", "--reason", "holiday")["paused"] is True
+    assert tm_json(shop, "definitions", "trigger", "nightly")["state"] == "pending"
+    python(shop, "from shop import *; from celery_tm import defer; defer(hello.s(1), delay='1h'); tm.run_due_jobs()")
+    [waiting] = tm_json(shop, "jobs", "list", "--state", "pending")
+    assert tm_json(shop, "jobs", "show", waiting["id"])["state"] == "SCHEDULED"
+    assert tm_json(shop, "jobs", "cancel", waiting["id"]) == {"job": waiting["id"], "cancelled": True}
+    assert "is owed" in tm(shop, "jobs", "cancel", waiting["id"], code=1)
+    assert [run["outcome"] for run in tm_json(shop, "history", "nightly")] == ["succeeded"]
+    assert "nightly" in tm(shop, "definitions", "list")
+
+
+def test_dead_letters_are_seen_and_revived(shop: Path) -> None:
+    python(
+        shop,
+        "from shop import *; from celery_tm import defer; import time\n"
+        "defer(fails.s(7), delay=0.001); time.sleep(.05); tm.run_due_jobs()",
+    )
+    [letter] = tm_json(shop, "dead-letters", "list")
+    assert (letter["task"], letter["last_error"]) == ("fails", "ValueError: no 7")
+    assert "raise ValueError" in tm(shop, "dead-letters", "show", letter["id"])
+    assert tm_json(shop, "dead-letters", "revive", letter["id"]) == {"revived": 1}
+    assert tm_json(shop, "dead-letters", "list") == []
+    python(shop, "from shop import *; tm.run_due_jobs()")
+    assert tm_json(shop, "dead-letters", "revive", "--all", "--task", "fails") == {"revived": 1}
+    python(shop, "from shop import *; tm.run_due_jobs()")
+    assert tm_json(shop, "dead-letters", "purge", "--all", "--yes") == {"purged": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tm", "jobs", "list"], "needs a Celery app"),
+        (["-A", "shop", "tm", "job", "list"], "did you mean 'jobs'"),
+        (["-A", "shop", "tm", "definitions", "lst"], "Did you mean 'list'"),
+        (["-A", "shop", "tm", "definitions", "show", "nightyl"], "no definition named 'nightyl'"),
+        (["-A", "shop", "tm", "definitions", "load", "none.toml"], "cannot be read"),
+        (["-A", "shop", "tm", "jobs", "list", "--state", "lost"], "'lost' is not one of"),
+        (["-A", "shop", "tm", "jobs", "show", "nobody"], "no job 'nobody'"),
+        (["-A", "shop", "tm", "dead-letters", "revive", "nobody"], "no dead letter 'nobody'"),
+        (["-A", "shop", "tm", "dead-letters", "revive"], "name one ID, or pass --all"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(shop: Path, arguments: list[str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", *arguments], cwd=shop, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_procfile_and_the_compose_file_name_commands_that_exist() -> None:
+    import yaml
+
+    lines = [line.split(":", 1) for line in (PROJECT / "Procfile").read_text().splitlines() if line.strip()]
+    commands = dict(lines)
+    assert set(commands) == {"worker", "beat", "flower"}
+    assert "celery -A app worker" in commands["worker"]
+    assert "celery -A app beat -S celery_tm.Scheduler" in commands["beat"]
+    assert "celery -A app flower" in commands["flower"]
+    compose = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    assert {"postgres", "redis", "beat", "worker", "flower"} <= set(compose)
+    assert compose["beat"]["command"] == "celery -A app beat -S celery_tm.Scheduler"
+    assert compose["worker"]["command"] == "celery -A app worker"
+    assert compose["flower"]["command"].startswith("celery -A app flower")
+    assert compose["beat"]["deploy"]["replicas"] == compose["worker"]["deploy"]["replicas"] == 2
+
+
+def test_the_sample_node_loads_and_runs(tmp_path: Path) -> None:
+    import shutil
+
+    node = tmp_path / "beat"
+    shutil.copytree(PROJECT / "beat", node, ignore=shutil.ignore_patterns(".celery_tm", "*.db*", "__pycache__"))
+    celery(node, "-A", "app", "tm", "schema", "upgrade")
+    loaded = json.loads(celery(node, "-A", "app", "tm", "definitions", "load", "definitions.toml", "--json"))
+    assert len(loaded["added"]) == 3
+    python(node, "import samples; samples.defer_samples()")
+    jobs = json.loads(celery(node, "-A", "app", "tm", "jobs", "list", "--json"))
+    assert len(jobs) == 8

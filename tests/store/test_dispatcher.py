@@ -1,0 +1,161 @@
+"""Dispatching on every database: batches reach the broker, one bad message holds up nobody, refusals cost nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
+
+from celery_tm import TimeManagement, defer, defer_many
+from celery_tm.domain.job import Status
+from celery_tm.installation import Installation
+from celery_tm.scheduler import Scheduler
+from celery_tm.scheduler.dispatcher import Dispatcher
+from celery_tm.store.dialects import with_driver
+
+SOON = timedelta(milliseconds=1)
+
+
+def received(app: Celery, queue: str | None = None) -> list[Any]:
+    found = []
+    with app.connection_for_read() as connection:
+        simple = connection.SimpleQueue(queue or app.conf.task_default_queue)
+        while True:
+            try:
+                message = simple.get(block=False)
+            except simple.Empty:
+                break
+            found.append(message)
+            message.ack()
+        simple.close()
+    return found
+
+
+def dispatch(app: Celery, **options: Any) -> Any:
+    import time
+
+    time.sleep(0.01)
+    return Dispatcher(Installation.of(app), "beat@test").dispatch_due(**options)
+
+
+def test_a_message_is_an_ordinary_celery_message_with_our_header(app: Celery) -> None:
+    handle = defer(app.tasks["effect"].s(5), delay=SOON, key="k", entity_id="42", scope={"tenant": 7}, priority=3)
+    assert dispatch(app).sent == 1
+    [message] = received(app)
+    assert (message.headers["id"], message.headers["task"], message.headers["retries"]) == (handle.id, "effect", 0)
+    assert message.payload[0] == [5]
+    header = message.headers["tm"]
+    assert (header["job"], header["attempt"], header["source"]) == (handle.id, 1, "deferred")
+    assert header["metadata"] == {"occurrence": None, "entity_id": "42", "key": "k", "scope": {"tenant": 7}}
+
+
+@pytest.mark.parametrize(("queue", "expected"), [("onprem", "onprem-queue"), ("special", "special"), (None, "house")])
+def test_queues_are_resolved_by_alias_name_and_default(database_url: str, queue: str | None, expected: str) -> None:
+    from tmtest.app import make_app
+
+    app = make_app(
+        {
+            "broker_url": "memory://",
+            "tm_database_url": database_url,
+            "tm_queue_aliases": {"onprem": "onprem-queue"},
+            "tm_default_queue": "house",
+        }
+    )
+    handle = defer(app.tasks["effect"].s(1), queue=queue)
+    assert [message.headers["id"] for message in received(app, expected)] == [handle.id]
+    Installation.of(app).database.dispose()
+    app.close()
+
+
+def test_celery_s_publish_signals_are_sent(app: Celery) -> None:
+    seen = []
+
+    def note(sender: Any = None, headers: Any = None, **_: Any) -> None:
+        seen.append(headers["id"])
+
+    signals.before_task_publish.connect(note)
+    handles = defer_many([app.tasks["effect"].s(n) for n in range(3)], delay=SOON)
+    dispatch(app)
+    signals.before_task_publish.disconnect(note)
+    assert sorted(seen) == sorted(handle.id for handle in handles)
+
+
+@pytest.mark.parametrize("options", [{"serializer": "nope"}, {"headers": [1]}], ids=["serializer", "headers"])
+def test_a_job_that_makes_no_message_is_buried_and_holds_up_nobody(
+    app: Celery, tm: TimeManagement, options: dict[str, Any]
+) -> None:
+    bad = defer(app.tasks["effect"].s(1).set(**options), delay=SOON, max_retries=0)
+    good = defer_many([app.tasks["effect"].s(n) for n in range(5)], delay=timedelta(milliseconds=2))
+    done = dispatch(app)
+    assert (done.sent, done.error) == (5, None)
+    assert {message.headers["id"] for message in received(app)} == {handle.id for handle in good}
+    assert tm.job(bad.id).state == Status.FAILED
+    assert "makes no message" in (tm.job(bad.id).last_error or "")
+
+
+def test_publishing_options_of_a_signature_do_not_collide_with_ours(app: Celery) -> None:
+    defer(app.tasks["effect"].s(1).set(retry=False, retry_policy={"max_retries": 9}), delay=SOON)
+    assert dispatch(app).sent == 1
+
+
+def test_an_id_that_was_used_before_is_not_run_again(app: Celery, tm: TimeManagement, effects: Any) -> None:
+    signature = app.tasks["effect"].s(1).set(task_id="mine")
+    first = defer(signature, delay=SOON)
+    assert first.id == "mine"
+    assert not defer(signature, delay=SOON).created
+    import time
+
+    time.sleep(0.01)
+    tm.run_due_jobs()
+    again = defer(signature, delay=SOON)
+    assert (again.created, again.state) == (False, Status.SUCCEEDED)
+    assert [handle.created for handle in defer_many([signature, app.tasks["effect"].s(2)], delay=SOON)] == [False, True]
+    assert len(effects.read_text().splitlines()) == 1
+
+
+def test_a_savepoint_publishes_after_the_outer_commit(app: Celery, database_url: str) -> None:
+    engine = create_engine(with_driver(make_url(database_url)))
+    with Session(engine) as session:
+        session.connection()
+        with session.begin_nested():
+            handle = defer(app.tasks["effect"].s(1), session=session)
+        assert received(app) == []
+        session.commit()
+    engine.dispose()
+    assert [message.headers["id"] for message in received(app)] == [handle.id]
+
+
+def test_a_tick_plans_and_dispatches_and_says_how_long_to_wait(app: Celery, tm: TimeManagement) -> None:
+    scheduler = Scheduler(app, max_interval=5)
+    assert 0.9 < scheduler.work() <= 1.0, "nothing is due: the poll interval"
+    defer(app.tasks["effect"].s(1), delay=0.4)
+    assert 0.2 < scheduler.work() <= 0.4, "until the next due row"
+    import time
+
+    time.sleep(0.45)
+    scheduler.work()
+    assert len(received(app)) == 1
+    scheduler.close()
+    scheduler.close()
+
+
+def test_a_lazy_scheduler_touches_nothing() -> None:
+    from tmtest.app import make_app
+
+    app = make_app({"broker_url": "memory://", "tm_database_url": "postgresql://ann:secret@127.0.0.1:1/nothing"})
+    scheduler = Scheduler(app, lazy=True)
+    assert "127.0.0.1:1" in scheduler.info
+    assert "secret" not in scheduler.info
+    scheduler.close()
+    app.close()
+
+
+def test_entries_of_beat_schedule_are_warned_about(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    app.conf.beat_schedule = {"old": {"task": "effect", "schedule": 5.0}}
+    Scheduler(app)
+    assert "beat_schedule has 1 entries" in caplog.text

@@ -1,0 +1,174 @@
+"""Migrations on every database: they make the tables the code knows, can be repeated, and are asked for by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.engine import make_url
+
+from celery_tm.errors import SchemaMissing, SchemaOutdated
+from celery_tm.settings import read_settings
+from celery_tm.store import schema, tables
+from celery_tm.store.database import Database
+from celery_tm.store.dialects import with_driver
+
+DATABASES = ("sqlite", "postgresql", "mysql")
+
+
+@pytest.fixture(params=DATABASES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """The URL of a database with nothing in it."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/empty.db"
+        return
+    url = make_url(request.getfixturevalue(f"{request.param}_url"))
+    name = f"{url.database}_{tmp_path.name.replace('-', '_')[:20]}"[:60].lower()
+    engine = create_engine(with_driver(url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield url.set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name}" + (" WITH (FORCE)" if request.param == "postgresql" else "")))
+    engine.dispose()
+
+
+def database_at(url: str, **conf: Any) -> Database:
+    return Database(read_settings({"tm_database_url": url, **conf}, {}))
+
+
+def shape(engine: Engine, schema: str | None = None) -> dict[str, Any]:
+    """Return the columns and indexes of our tables as the database tells them."""
+    seen = inspect(engine)
+    found = {}
+    for table in tables.metadata.tables:
+        columns = {c["name"]: (str(c["type"]), c["nullable"]) for c in seen.get_columns(table, schema=schema)}
+        indexes = {(i["name"], tuple(i["column_names"]), bool(i["unique"])) for i in seen.get_indexes(table, schema=schema)}
+        found[table] = (columns, indexes, tuple(seen.get_pk_constraint(table, schema=schema)["constrained_columns"]))
+    return found
+
+
+def test_migrations_make_the_tables_the_code_knows(empty_url: str, tmp_path: Path) -> None:
+    migrated = database_at(empty_url)
+    schema.upgrade(migrated)
+    by_migrations = shape(migrated.engine)
+    with migrated.engine.begin() as connection:
+        tables.metadata.drop_all(connection)
+        tables.metadata.create_all(connection)
+    assert by_migrations == shape(migrated.engine)
+    migrated.dispose()
+
+
+def test_an_upgrade_can_be_repeated_and_says_where_it_is(empty_url: str) -> None:
+    database = database_at(empty_url)
+    assert schema.current(database) is None
+    assert schema.upgrade(database) == schema.LATEST
+    assert schema.upgrade(database) == schema.LATEST == schema.current(database)
+    database.dispose()
+
+
+def test_several_nodes_may_upgrade_at_once(empty_url: str) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        database = database_at(empty_url)
+        try:
+            schema.upgrade(database)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            database.dispose()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    database = database_at(empty_url)
+    assert schema.current(database) == schema.LATEST
+    database.dispose()
+
+
+def test_a_server_is_never_upgraded_without_being_told(empty_url: str) -> None:
+    database = database_at(empty_url)
+    if database.dialect.is_server:
+        with pytest.raises(SchemaMissing, match="celery -A app tm schema upgrade"):
+            database.check_schema()
+        assert schema.current(database) is None
+        told = database_at(empty_url, tm_auto_upgrade=True)
+        told.check_schema()
+        told.dispose()
+    else:
+        database.check_schema()
+    assert schema.current(database) == schema.LATEST
+    database.dispose()
+
+
+def test_tables_of_another_release_name_the_command(empty_url: str) -> None:
+    database = database_at(empty_url, tm_auto_upgrade=False)
+    schema.upgrade(database)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0000'"))
+    with pytest.raises(SchemaOutdated, match=f"are at 0000, this release needs {schema.LATEST}; run `celery"):
+        database.check_schema()
+    database.dispose()
+
+
+def test_the_latest_revision_is_the_one_the_migrations_end_with() -> None:
+    from alembic.script import ScriptDirectory
+
+    assert ScriptDirectory.from_config(schema._config()).get_current_head() == schema.LATEST
+
+
+def test_the_tables_may_live_in_a_schema_of_their_own(postgresql_url: str) -> None:
+    from celery import Celery
+
+    from celery_tm import Task, TimeManagement, defer
+
+    app = Celery("schemed", broker="memory://", set_as_current=False)
+    app.conf.update(tm_database_url=postgresql_url, tm_schema="time_management", tm_auto_upgrade=True)
+
+    @app.task(base=Task, name="t", shared=False)
+    def t() -> int:
+        return 5
+
+    tm = TimeManagement(app)
+    handle = defer(t.s(), delay=0.001, key="k")
+    import time
+
+    time.sleep(0.05)
+    assert tm.run_due_jobs().succeeded == 1
+    assert handle.result == 5
+    engine = tm.installation.database.engine
+    assert set(tables.metadata.tables) <= set(inspect(engine).get_table_names(schema="time_management"))
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA time_management CASCADE"))
+    tm.installation.database.dispose()
+
+
+def test_an_engine_is_never_shared_across_a_fork(database_url: str) -> None:
+    code = f"""
+import os
+from celery_tm.settings import read_settings
+from celery_tm.store.database import Database
+database = Database(read_settings({{"tm_database_url": {database_url!r}}}, {{}}))
+with database.transaction() as tx:
+    tx.read_now()
+parent = database.engine
+pid = os.fork()
+if pid == 0:
+    with database.transaction() as tx:
+        tx.read_now()
+    os._exit(0 if database.engine is not parent else 1)
+_, status = os.waitpid(pid, 0)
+with database.transaction() as tx:
+    tx.read_now()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
