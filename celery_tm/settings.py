@@ -5,6 +5,7 @@ Each field of `Settings` is one setting; its default and its comment here are wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -12,6 +13,8 @@ from typing import Any
 
 from .clock import parse_duration
 from .errors import InvalidValue, UnknownSetting, nearest, shown
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_URL = "sqlite:///celery_tm.db"
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
@@ -66,14 +69,23 @@ class Settings:
 
 
 NAMES = frozenset(f.name for f in fields(Settings))
+# Names that are reserved: stating one is no typo, but it changes nothing in this release, and the log says so.
+NOT_YET = frozenset(
+    {
+        "tm_admins", "tm_capture_eta_after", "tm_keep_executions", "tm_keep_logs", "tm_max_in_flight", "tm_metrics_port",
+        "tm_redact", "tm_stuck_after",
+    }
+)  # fmt: skip
 
 
 def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Build the settings from `tm_…` entries of an app's configuration, else from the environment."""
     values: dict[str, Any] = {name: environ[env] for name, env in FROM_ENVIRONMENT.items() if environ.get(env)}
     values.update((name, value) for name, value in conf.items() if name.startswith("tm_") and value is not None)
-    for name in values:
-        if name not in NAMES:
+    for name in sorted(values):
+        if name in NOT_YET:
+            logger.warning("%s is reserved: it changes nothing in this release", name)
+        elif name not in NAMES:
             raise UnknownSetting(name, nearest(name, NAMES))
     return Settings(
         **{f.name: _READERS[f.metadata["kind"]](f.name, values[f.name]) for f in fields(Settings) if f.name in values}

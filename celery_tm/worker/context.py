@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 from ..domain.execution import MAX_MESSAGE, cut
 from ..domain.ids import execution_id
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable, TmError
+from ..errors import TmError
 from ..installation import Installation
 from ..store import jobs, logs
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY = 0.2  # seconds between two writes of progress; what comes faster is kept and written later
 
@@ -129,8 +131,10 @@ class JobContext:
     def _write(self, work: Any) -> None:
         if self.installation is None:
             return
-        with suppress(DatabaseUnavailable):  # telling is best effort; finishing is not
+        try:
             self.installation.database.run(work)
+        except Exception as error:  # telling is best effort; finishing is not
+            logger.warning("a report of job %s was not written: %s", self.id, error)
 
     def ask_to_stop(self) -> None:
         """Note that somebody cancelled the job."""

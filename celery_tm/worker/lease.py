@@ -36,7 +36,7 @@ class LeaseKeeper:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="celery_tm-leases", daemon=True)
                 self._thread.start()
-        self._wanted.set()
+            self._wanted.set()
 
     def let_go(self, context: JobContext) -> None:
         """Stop renewing: the attempt has ended."""
@@ -46,11 +46,12 @@ class LeaseKeeper:
     def _keep(self) -> None:
         pause = threading.Event()
         while True:
+            self._wanted.wait()
             pause.wait(self.installation.settings.renew_every)
             with self._lock:
-                if not self._running:
+                if not self._running:  # short bodies come and go without a renewal
                     self._wanted.clear()
-            self._wanted.wait()
+                    continue
             self.renew_all()
 
     def renew_all(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_tm.errors import InvalidValue, TmError, UnknownSetting
-from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, Settings, read_settings
+from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, NOT_YET, Settings, read_settings
 
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
 OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue"}
@@ -153,3 +153,10 @@ def test_settings_cannot_be_changed_and_share_no_mapping() -> None:
     assert Settings().tm_publish_retry is not Settings().tm_publish_retry
     with pytest.raises(FrozenInstanceError):
         settings.tm_verbose = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", sorted(NOT_YET))
+def test_a_reserved_name_is_no_typo_but_is_said_to_change_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_settings({name: 5}, {}) == Settings()
+    assert f"{name} is reserved" in caplog.text
+    assert name not in NAMES
