@@ -14,16 +14,19 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 NAMESPACE = uuid5(NAMESPACE_URL, "celery_tm")
 
+FAR_AHEAD = 10_000 * 4096  # ten seconds
 _last = 0
 _lock = threading.Lock()
 
 
 def new_id() -> str:
-    """Return a new UUIDv7; ids made later in this process sort later."""
+    """Return a new UUIDv7; ids made later in this process sort later, unless the clock is put back by far."""
     global _last
     with _lock:
-        # 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3), never going back.
-        ticks = max(time.time_ns() * 4096 // 1_000_000, _last + 1)
+        # 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3).
+        ticks = time.time_ns() * 4096 // 1_000_000
+        if ticks <= _last < ticks + FAR_AHEAD:  # a burst; a clock that was put back a long way begins anew
+            ticks = _last + 1
         _last = ticks
     value = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2
     return str(UUID(int=value))

@@ -219,6 +219,8 @@ def _fail(
     context: JobContext, error: BaseException, then: TryAgain | Bury | None, *, outcome: Outcome = Outcome.FAILED
 ) -> Any:
     """Write a failure and tell Celery what it means: a retry, the failure itself, or nothing."""
+    if context.settled:  # self.retry(throw=False) has ended this attempt already
+        raise Ignore from error
     installation = context.installation
     assert installation is not None
     failure = recorder.failure_of(error, outcome=outcome)

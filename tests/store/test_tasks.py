@@ -251,3 +251,19 @@ def test_an_unknown_task_fails_like_any_other(app: Celery, tm: TimeManagement, n
     noon.forward(1)
     assert run(tm, noon).failed == 1
     assert "NotRegistered" in (tm.job(handle.id).last_error or "")
+
+
+def test_what_a_body_does_after_it_asked_for_a_retry_changes_nothing(
+    app: Celery, tm: TimeManagement, noon: MovableClock
+) -> None:
+    @app.task(base=Task, bind=True, name="goes_on", shared=False)
+    def goes_on(self: Task) -> None:
+        self.retry(countdown=30, throw=False)
+        raise RuntimeError("too late to matter")
+
+    handle = defer(goes_on.s(), delay=1)
+    noon.forward(1)
+    run(tm, noon)
+    story = tm.job(handle.id)
+    assert (story.state, story.run_at, story.attempt) == (Status.RETRY_SCHEDULED, noon.now + timedelta(seconds=30), 2)
+    assert [execution.error for execution in story.executions] == ["the body asked for a retry"]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,23 +51,13 @@ class Process:
 
     def kill(self) -> None:
         """Kill it with all its children, without a chance to clean up."""
-        if self.is_running:
+        with suppress(ProcessLookupError):  # the group outlives its leader as long as a pool process is there
             self.signal_all(signal.SIGKILL)
         self._popen.wait(10)
 
-    def terminate(self) -> None:
-        """Ask it to end."""
-        if self.is_running:
-            self.signal_all(signal.SIGCONT)
-            self._popen.terminate()
-
-    def stop(self) -> None:
-        """End it the polite way, and the other way if it does not listen."""
-        self.terminate()
-        try:
-            self._popen.wait(15)
-        except subprocess.TimeoutExpired:
-            self.kill()
+    def close(self) -> None:
+        """End it, and leave nothing of it behind."""
+        self.kill()
         self._file.close()
 
 
@@ -94,14 +85,10 @@ class Stand:
         return process
 
     def beat(self, *options: str) -> Process:
-        """Start a beat and wait until it ticks."""
+        """Start a beat. It is there soon; what was due before that it does late."""
         name = f"beat{len(self.processes)}"
-        pid_file = self.folder / f"{name}.pid"
-        process = self._start(
-            name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", "--pidfile", str(pid_file), *options]
-        )
-        self.wait_for_text(process, "beat: Starting")
-        return process
+        place = ["--pidfile", str(self.folder / f"{name}.pid")]
+        return self._start(name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", *place, *options])
 
     def _start(self, name: str, arguments: list[str]) -> Process:
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -157,8 +144,6 @@ class Stand:
     def close(self) -> None:
         """End all processes and close all connections."""
         for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.stop()
+            process.close()
         self.database.dispose()
         self.app.close()

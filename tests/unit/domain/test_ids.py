@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from uuid import RFC_4122, UUID
 
 import pytest
+import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,3 +144,11 @@ def test_new_ids_of_several_threads_never_meet_and_sort_in_each_thread() -> None
     assert all(own == sorted(own) and len(own) == 3000 for own in made.values())
     # The first 60 bits are time and counter: no two ids share them, so their order is never left to chance.
     assert len({UUID(one).int >> 64 for own in made.values() for one in own}) == 12_000
+
+
+def test_ids_do_not_stay_in_a_future_that_the_clock_has_left() -> None:
+    now = datetime.now(UTC)
+    with time_machine.travel(now + timedelta(hours=1)):
+        ahead = new_id()
+
+    assert new_id() < ahead
