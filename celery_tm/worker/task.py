@@ -7,6 +7,7 @@ runs as plain Celery would run it, and needs no database.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -32,6 +33,10 @@ from .context import JobContext
 from .lease import keeper_of
 
 
+logger = logging.getLogger(__name__)
+NOT_YET = ("transactional", "chunk")  # options of a task that are no typo, but do nothing yet
+
+
 class ReportedFailure(TmError):
     """The body called `report_failure` and returned."""
 
@@ -53,6 +58,9 @@ class Task(celery.Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name in NOT_YET:
+            if cls.__dict__.get(name):
+                logger.warning("%s= of %s is reserved: it changes nothing in this release", name, cls.__name__)
         policy = cls.__dict__.get("retry")
         if policy is not None and not callable(policy):  # the option; `self.retry()` stays the method
             del cls.retry

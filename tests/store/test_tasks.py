@@ -267,3 +267,24 @@ def test_what_a_body_does_after_it_asked_for_a_retry_changes_nothing(
     story = tm.job(handle.id)
     assert (story.state, story.run_at, story.attempt) == (Status.RETRY_SCHEDULED, noon.now + timedelta(seconds=30), 2)
     assert [execution.error for execution in story.executions] == ["the body asked for a retry"]
+
+
+@pytest.mark.parametrize("option", [{"transactional": True}, {"chunk": 100}])
+def test_a_reserved_option_is_said_to_change_nothing(option: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    type("SomeTask", (Task,), {"abstract": True, **option})
+    assert f"{next(iter(option))}= of SomeTask is reserved" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"retry": "sometimes"}, "retry: unknown kind"),
+        ({"keep_key": "for ever"}, "keep_key"),
+        ({"timeout": 0}, "timeout"),
+    ],
+)
+def test_a_bad_option_of_a_task_is_refused_when_it_is_made(option: dict[str, Any], words: str) -> None:
+    from celery_tm.errors import InvalidValue
+
+    with pytest.raises(InvalidValue, match=words):
+        type("SomeTask", (Task,), {"abstract": True, **option})
