@@ -32,7 +32,6 @@ from . import delivery, recorder, unknown  # noqa: F401  (unknown listens for ta
 from .context import JobContext
 from .lease import keeper_of
 
-
 logger = logging.getLogger(__name__)
 NOT_YET = ("transactional", "chunk")  # options of a task that are no typo, but do nothing yet
 
