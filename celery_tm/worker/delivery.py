@@ -15,11 +15,13 @@ from celery.exceptions import Ignore
 
 from .. import events
 from ..clock import parse_duration
+from ..domain.codec import decode
 from ..domain.dedupe import fitting, key_by_rule
 from ..domain.job import Job
 from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated, TmError
 from ..installation import Installation
 from ..publisher import HEADER
+from ..store.keys import DoneKey
 from . import gate
 from .gate import Call, Decision, Verdict
 
@@ -70,7 +72,19 @@ def _settle(
         return decision.job
     refusal = events.DeliveryRefused(job=task.request.id, task=task.name, attempt=attempt, reason=decision.reason)
     events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+    if decision.done is not None and decision.done.job != task.request.id:
+        _answer(task, decision.done)
     raise Ignore
+
+
+def _answer(task: Any, done: DoneKey) -> None:
+    """Give whoever waits for this call the result that its key has already."""
+    try:
+        task.backend.mark_as_done(
+            task.request.id, decode(done.result), request=task.request, store_result=not task.ignore_result
+        )
+    except Exception as error:  # the backend is the caller's comfort, not the record
+        logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, error)
 
 
 def _patiently(decide: Callable[[], Decision]) -> Decision:

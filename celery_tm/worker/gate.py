@@ -22,6 +22,7 @@ from ..errors import InvalidValue
 from ..installation import Installation
 from ..store import executions, jobs, keys, occurrences, settlement
 from ..store.database import Transaction
+from ..store.keys import DoneKey
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,11 +36,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The gate's answer: the job if it may run, else why not."""
+    """The gate's answer: the job if it may run, else why not, and the success of its key where that is the reason."""
 
     verdict: Verdict
     job: Job | None = None
     reason: str = ""
+    done: DoneKey | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +87,7 @@ def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:
         return _skip(f"it runs on {job.claimed_by}")
     if job.dedupe_key and (done := keys.find_kept(tx, job.task, job.dedupe_key)):
         settlement.drop(tx, job, Outcome.DEDUPLICATED, reason=f"key {job.dedupe_key!r} has succeeded in job {done.job}")
-        return _skip("its key has succeeded already")
+        return _skip("its key has succeeded already", done)
     if job.is_expired(tx.read_now()):
         settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
         return _skip("it has expired")
@@ -98,26 +100,26 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
     lease = installation.settings.tm_lease
 
     def work(tx: Transaction) -> Decision:
-        reason = _ran_before(tx, call) if tx.dialect.asks_key_first else None
-        if reason:
-            return _skip(reason)
+        refusal = _ran_before(tx, call) if tx.dialect.asks_key_first else None
+        if refusal:
+            return refusal
         written = jobs.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
-        reason = _ran_before(tx, call)
-        if reason is None and written is not None:
+        refusal = _ran_before(tx, call)
+        if refusal is None and written is not None:
             return Decision(verdict=Verdict.RUN, job=written)
         if written is not None:
             jobs.remove_running(tx, written.id, written.attempt)
-        return _skip(reason or "it, or another job with its key, is in process")
+        return refusal or _skip("it, or another job with its key, is in process")
 
     return installation.database.run(work)
 
 
-def _ran_before(tx: Transaction, call: Call) -> str | None:
-    """Say why a direct call has been settled already, if it has."""
-    if call.key and keys.find_kept(tx, call.task, call.key):
-        return "its key has succeeded already"
-    return "an attempt of it is recorded already" if executions.is_recorded(tx, call.id) else None
+def _ran_before(tx: Transaction, call: Call) -> Decision | None:
+    """Refuse a direct call that has been settled already."""
+    if call.key and (done := keys.find_kept(tx, call.task, call.key)):
+        return _skip("its key has succeeded already", done)
+    return _skip("an attempt of it is recorded already") if executions.is_recorded(tx, call.id) else None
 
 
 def _job_of(call: Call) -> Job:
@@ -151,5 +153,5 @@ def _text(value: Any, field: str) -> str | None:
         return None
 
 
-def _skip(reason: str) -> Decision:
-    return Decision(verdict=Verdict.SKIP, reason=reason)
+def _skip(reason: str, done: DoneKey | None = None) -> Decision:
+    return Decision(verdict=Verdict.SKIP, reason=reason, done=done)

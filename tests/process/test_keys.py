@@ -46,6 +46,8 @@ def test_ten_processes_with_one_key_create_one_job(stand: Stand) -> None:
 
 
 def test_ten_processes_with_one_key_run_it_once_while_and_after_it_succeeds(stand: Stand) -> None:
+    (stand.folder / "results").mkdir()
+    stand.conf["result_backend"] = stand.app.conf.result_backend = f"file://{stand.folder}/results"
     stand.beat()
     stand.worker(concurrency=2)
     answers = defer_from_processes(stand, 10, delay=0)
@@ -59,10 +61,10 @@ def test_ten_processes_with_one_key_run_it_once_while_and_after_it_succeeds(stan
     direct = stand.app.tasks["keyed"].delay(7)
     stand.wait(lambda: stand.effects("keyed"), what="the direct call")
     stand.wait_until_settled()
-    for _ in range(3):
-        stand.app.tasks["keyed"].delay(7)
+    again = [stand.app.tasks["keyed"].delay(7) for _ in range(3)]
     handle = defer(stand.app.tasks["keyed"].s(7))
     assert (handle.created, handle.id, handle.result) == (False, direct.id, {"n": 7})
     barrier = stand.app.tasks["effect"].delay("barrier")
     stand.wait(lambda: ["effect", "barrier", barrier.id, "1"] in stand.effects("effect"), what="the last message")
     assert len(stand.effects("keyed")) == 1
+    assert [result.get(timeout=10) for result in again] == [{"n": 7}] * 3, "already ran, with this result"
