@@ -18,7 +18,7 @@ from ..clock import parse_duration
 from ..domain.codec import decode
 from ..domain.dedupe import fitting, key_by_rule
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated, TmError
+from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated
 from ..installation import Installation
 from ..publisher import HEADER
 from ..store.keys import DoneKey
@@ -31,6 +31,7 @@ AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0
+HOLD = 1.0  # seconds between two tries to give back what nobody takes
 OWN = frozenset({"task_id", "retries", "expires"})  # of a message, and kept as columns or set anew
 
 
@@ -57,17 +58,7 @@ def _settle(
     decide: Callable[[], Decision],
     give_back: Callable[[], bool] | None,
 ) -> Job:
-    try:
-        decision = _patiently(decide)
-    except AWAY as error:
-        events.emit_seldom(installation.app, events.OutageBegan(what="database", error=str(error)))
-        if give_back is None or give_back():
-            raise Ignore from None
-        # Neither database nor broker: the message is acknowledged and lives only here. Hold on to it.
-        events.emit_seldom(installation.app, events.OutageBegan(what="broker", error="a direct call cannot be given back"))
-        return _settle(task, installation, attempt, decide, give_back)
-    except TmError as error:
-        decision = Decision(verdict=Verdict.SKIP, reason=str(error))
+    decision = _decide(installation, decide, give_back)
     if decision.verdict is Verdict.RUN and decision.job is not None:
         return decision.job
     refusal = events.DeliveryRefused(job=task.request.id, task=task.name, attempt=attempt, reason=decision.reason)
@@ -75,6 +66,20 @@ def _settle(
     if decision.done is not None and decision.done.job != task.request.id:
         _answer(task, decision.done)
     raise Ignore
+
+
+def _decide(installation: Installation, decide: Callable[[], Decision], give_back: Callable[[], bool] | None) -> Decision:
+    """Ask the gate; without a database give the delivery back, or hold on to it as long as that cannot be done either."""
+    while True:
+        try:
+            return _patiently(decide)
+        except AWAY as error:
+            events.emit_seldom(installation.app, events.OutageBegan(what="database", error=str(error)))
+        if give_back is None or give_back():
+            raise Ignore
+        # Neither database nor broker: the message is acknowledged and lives only here.
+        events.emit_seldom(installation.app, events.OutageBegan(what="broker", error="a direct call cannot be given back"))
+        time.sleep(HOLD)
 
 
 def _answer(task: Any, done: DoneKey) -> None:

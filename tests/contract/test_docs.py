@@ -38,7 +38,7 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-PAGES_WITH_PYTHON = [page for page in PAGES if DOCS in page.parents and any(lang == "python" for lang, _ in blocks_of(page))]
+PAGES_WITH_PYTHON = [page for page in PAGES if any(lang == "python" for lang, _ in blocks_of(page))]
 
 
 def run(folder: Path, *command: str) -> None:

@@ -159,3 +159,20 @@ def test_beat_and_defer_start_without_a_database(stand: Stand, postgres: OwnPost
     handle = defer(stand.app.tasks["effect"].s(1), delay=0.1)
     stand.wait(lambda: handle.state == Status.SUCCEEDED, what="the job after the outage")
     assert beat.is_running
+
+
+def test_a_direct_call_that_finds_neither_database_nor_broker_is_held(
+    stand: Stand, broker: OwnRedis, postgres: OwnPostgreSQL
+) -> None:
+    effect = stand.app.tasks["effect"]
+    worker = stand.worker(concurrency=1)
+    postgres.stop()
+    result = effect.delay("held")
+    stand.wait_for_text(worker, f"effect[{result.id}] received")
+    broker.stop()
+    stand.wait_for_text(worker, "cannot be given back")
+    postgres.start()
+    stand.wait(lambda: story_known(stand.tm, result.id), seconds=30, what="the held call")
+    stand.wait_until_settled()
+    assert stand.outcomes() == Counter(succeeded=1)
+    assert len(stand.effects("effect")) == 1
