@@ -107,7 +107,7 @@ def _plain(field: str, name: str, expression: str) -> str:
         low, dash, high = body.partition("-")
         if low.lower() in ("r", "h") or (name in NO_ZERO and any(end.isdigit() and not int(end) for end in (low, high))):
             raise InvalidValue("schedule", f"{item!r} is not valid for the {name} in {expression!r}", _EXAMPLE)
-        if dash and low.lower() == high.lower():
+        if dash and low and low.lower() == high.lower():
             item, dash = low, ""
         if name == FIELDS[5]:
             item = _sunday(item, low, high if dash else None, int(step) if slash and step.isdigit() else 1)

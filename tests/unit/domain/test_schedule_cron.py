@@ -351,3 +351,9 @@ def test_a_zone_that_this_machine_s_tz_database_lacks_is_an_error_of_ours() -> N
 
     with pytest.raises(UnknownTimeZone, match="Mars/Olympus_Mons"):
         kept.next_after(NEW_YEAR)
+
+
+@pytest.mark.parametrize("expression", ["* * * 8 -", "* * * * -", "- * * * *", "* * , * *", "* - * * * *"])
+def test_a_field_of_punctuation_alone_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidValue):
+        read_schedule(expression, Zone())
