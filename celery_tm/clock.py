@@ -1,7 +1,8 @@
 """Instants and durations, and the one way to move time.
 
 Every instant in celery_tm is an aware UTC datetime. What is due and when a lease ends is asked of the database's clock
-(`store.database`); this module only answers for this machine, and lets tests and `run_due_jobs(now=…)` stand still.
+(`store.database`); this module only answers for this machine, and lets tests and `run_due_jobs(now=…)` stand still, or a
+whole process live at another time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from decimal import Decimal
 from .errors import InvalidValue, shown
 
 _moved: ContextVar[datetime | None] = ContextVar("celery_tm_moved_time", default=None)
+_ahead = timedelta(0)  # how far this process' time is moved while it flows
 
 _UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
@@ -25,12 +27,13 @@ MAX_DURATION = timedelta(days=36500)
 
 def now() -> datetime:
     """Return this machine's time, or the time moved to."""
-    return _moved.get() or datetime.now(UTC)
+    return moved_time() or datetime.now(UTC)
 
 
 def moved_time() -> datetime | None:
-    """Return the instant that time was moved to, if it was."""
-    return _moved.get()
+    """Return the present instant where time was moved, else None: then the database's clock is asked."""
+    standing = _moved.get()
+    return standing or (datetime.now(UTC) + _ahead if _ahead else None)
 
 
 @contextmanager
@@ -41,6 +44,12 @@ def moved_to(instant: datetime) -> Iterator[None]:
         yield
     finally:
         _moved.reset(token)
+
+
+def move_by(ahead: timedelta) -> None:
+    """Let this whole process live that far from the present; time goes on flowing. Zero brings it back."""
+    global _ahead
+    _ahead = ahead
 
 
 def as_utc(value: datetime, *, field: str) -> datetime:

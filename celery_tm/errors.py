@@ -5,7 +5,7 @@ Each error keeps its facts as arguments, so it survives pickling and `type(e)(*e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -101,13 +101,17 @@ class DefinitionExists(TmError, ValueError):
 class StaleVersion(TmError):
     """The definition was changed by somebody else in the meantime."""
 
-    def __init__(self, name: str, given: int, current: int) -> None:
-        super().__init__(name, given, current)
-        self.name, self.given, self.current = name, given, current
+    def __init__(
+        self, name: str, given: int, current: int, by: str | None = None, values: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
+        super().__init__(name, given, current, by, values)
+        self.name, self.given, self.current, self.by, self.values = name, given, current, by, values or {}
 
     def __str__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        both = "".join(f"; {field}: yours {yours}, there {there}" for field, (yours, there) in self.values.items())
         return (
-            f"definition {self.name!r} is at version {self.current}, the edit was made on version {self.given}; "
+            f"definition {self.name!r} is at version {self.current}{by}, the edit was made on version {self.given}{both}; "
             "read it again and repeat the edit"
         )
 
@@ -121,6 +125,19 @@ class JobNotFound(TmError, LookupError):
 
     def __str__(self) -> str:
         return f"no job {self.job!r}, and no record of it; its records may have been pruned"
+
+
+class OccurrenceNotFound(TmError, LookupError):
+    """No occurrence has this id."""
+
+    def __init__(self, occurrence: str) -> None:
+        super().__init__(occurrence)
+        self.occurrence = occurrence
+
+    def __str__(self) -> str:
+        return (
+            f"no occurrence {self.occurrence!r}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
+        )
 
 
 class DeadLetterNotFound(TmError, LookupError):

@@ -121,6 +121,23 @@ class DefinitionBroken:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DefinitionSeldom:
+    """A definition fires less than once in five years."""
+
+    name: str
+    schedule: str
+    next_run_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntryRefused:
+    """An entry of `beat_schedule` could not be seeded; the others were."""
+
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OutageBegan:
     """The database or the broker does not answer."""
 
@@ -146,6 +163,8 @@ instants_planned = Signal(name="instants_planned")
 jobs_swept = Signal(name="jobs_swept")
 task_unknown = Signal(name="task_unknown")
 definition_broken = Signal(name="definition_broken")
+definition_seldom = Signal(name="definition_seldom")
+entry_refused = Signal(name="entry_refused")
 outage_began = Signal(name="outage_began")
 outage_ended = Signal(name="outage_ended")
 
@@ -160,6 +179,8 @@ SIGNALS: Mapping[type, Signal] = {
     JobsSwept: jobs_swept,
     TaskUnknown: task_unknown,
     DefinitionBroken: definition_broken,
+    DefinitionSeldom: definition_seldom,
+    EntryRefused: entry_refused,
     OutageBegan: outage_began,
     OutageEnded: outage_ended,
 }
@@ -169,6 +190,8 @@ LEVELS: Mapping[type, int] = {
     LeaseWasLost: logging.WARNING,
     TaskUnknown: logging.WARNING,
     DefinitionBroken: logging.ERROR,
+    DefinitionSeldom: logging.WARNING,
+    EntryRefused: logging.ERROR,
     OutageBegan: logging.ERROR,
     OutageEnded: logging.WARNING,
 }

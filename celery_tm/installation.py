@@ -59,6 +59,11 @@ class Installation:
             timeout=None if timeout is None else checked_timeout(timeout),
         )
 
+    def is_plain(self, name: str) -> bool:
+        """Say whether a task is known here and is none of ours: it has no gate and reports nothing."""
+        task = self.app.tasks.get(name)
+        return task is not None and not getattr(task, "tm_gated", False)
+
     @property
     def default_policy(self) -> RetryPolicy:
         """Return the backoff of jobs that name none."""

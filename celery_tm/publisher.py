@@ -19,6 +19,7 @@ from .domain.ids import execution_id
 from .domain.job import Job
 from .domain.queues import resolve_queue
 from .installation import Installation
+from .store import settlement
 
 HEADER = "tm"
 HARD_LIMIT_GRACE = timedelta(seconds=10)  # between the soft limit, which a body may catch, and the hard one
@@ -66,6 +67,16 @@ def publish(installation: Installation, jobs: Sequence[Job], *, policy: Mapping[
     return Published(sent=sent, refused=refused, unsendable=unsendable, error=error)
 
 
+def hand_over(installation: Installation, sent: Sequence[Job]) -> None:
+    """Settle tasks that have no gate and report nothing: for them, as for Celery's own beat, sent is done."""
+    plain = [job for job in sent if installation.is_plain(job.task)]
+    if plain:
+        installation.database.run(lambda tx: [settlement.hand_over(tx, job, message=HANDED_OVER) for job in plain])
+
+
+HANDED_OVER = "handed to the broker; its task is no celery_tm.Task, so its end is not seen"
+
+
 def _send(installation: Installation, job: Job, producer: Any, policy: Mapping[str, Any]) -> None:
     message = _message(installation, job)
     installation.app.send_task(job.task, producer=producer, retry=True, retry_policy=dict(policy), **message)
@@ -102,7 +113,7 @@ def contract(job: Job, queue: str | None) -> Mapping[str, Any]:
         "execution": execution_id(job.id, job.attempt),
         "attempt": job.attempt,
         "queue": queue,
-        "scheduled_at": job.run_at.isoformat(),
+        "scheduled_at": (job.scheduled_at or job.run_at).isoformat(),
         "source": str(job.source),
         "metadata": {
             "occurrence": job.occurrence,

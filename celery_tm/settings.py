@@ -46,6 +46,12 @@ class Settings:
     )
     tm_poll_interval: timedelta = _setting(timedelta(seconds=1), "how often beat looks for due work at least", "duration")
     tm_claim_batch: int = _setting(500, "how many due jobs beat claims at once", "count")
+    tm_max_in_flight: int | None = _setting(
+        None, "how many jobs may be dispatched or running at once; the others wait in the database", "count"
+    )
+    tm_stuck_after: timedelta = _setting(
+        timedelta(hours=24), "how long an occurrence without an execution_timeout may run before it is stale", "duration"
+    )
     tm_backoff_cap: timedelta = _setting(timedelta(minutes=60), "the longest wait of the proportional backoff", "duration")
     tm_backoff_floor: timedelta = _setting(
         timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration"
@@ -60,6 +66,11 @@ class Settings:
         "mapping",
     )
     tm_keep_keys: timedelta = _setting(timedelta(days=7), "how long the key of a success refuses a second run", "duration")
+    tm_keep_executions: timedelta = _setting(
+        timedelta(days=90), "how long executions and occurrences that have ended are kept", "duration"
+    )
+    tm_keep_logs: timedelta = _setting(timedelta(days=30), "how long progress and log lines are kept", "duration")
+    tm_keep_audit: timedelta = _setting(timedelta(days=365), "how long the audit is kept", "duration")
     tm_verbose: bool = _setting(False, "log every event at INFO instead of DEBUG", "flag")
 
     @property
@@ -72,8 +83,7 @@ NAMES = frozenset(f.name for f in fields(Settings))
 # Names that are reserved: stating one is no typo, but it changes nothing in this release, and the log says so.
 NOT_YET = frozenset(
     {
-        "tm_admins", "tm_capture_eta_after", "tm_keep_executions", "tm_keep_logs", "tm_max_in_flight", "tm_metrics_port",
-        "tm_redact", "tm_stuck_after",
+        "tm_admins", "tm_capture_eta_after", "tm_metrics_port", "tm_redact",
     }
 )  # fmt: skip
 

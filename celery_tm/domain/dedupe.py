@@ -10,14 +10,16 @@ from ..errors import InvalidValue
 from .job import MAX_KEY
 
 
-def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, field: str = "key") -> Any:
     """Return the key of a call: `rule` is a callable, text like "order:{0}" or "order:{order_id}", or None."""
     if rule is None:
         return None
     try:
         return rule(*args, **kwargs) if callable(rule) else str(rule).format(*args, **kwargs)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidValue("key", f"the task's key= makes none of these arguments ({error})", "fix its key=") from None
+        raise InvalidValue(
+            field, f"the task's {field}= makes none of these arguments ({error})", f"fix its {field}="
+        ) from None
 
 
 def fitting(key: str) -> str:

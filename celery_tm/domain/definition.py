@@ -1,25 +1,38 @@
-"""A definition: a recurring rule, as it is kept in `tm_definition`, and the checks every way in passes through."""
+"""A definition: a recurring rule, as it is kept in `tm_definition`, and how it is made and edited.
+
+What people state is checked in `domain.stating`; here stands what a definition is and what an edit means.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
 
-from ..clock import as_utc
-from ..errors import InvalidValue, UnknownOption, nearest
-from .codec import encode
-from .dst import Fold, Gap
-from .job import MAX_TASK, checked_priority, checked_retries, checked_text, checked_timeout
-from .overlap import Overlap
-from .recovery import Recovery
-from .retry import read_policy, write_policy
-from .schedule import Schedule, Zone, load_schedule, read_schedule, read_zone
+from ..errors import InvalidValue, nearest
+from .calendar import closures_of
+from .dst import Fold, Gap, wall_to_utc
+from .job import checked_text
+from .overlap import TAKING_TURNS, Overlap
+from .recovery import CatchUp, Recovery
+from .schedule import Schedule, Zone, load_schedule
+from .stating import FIELDS, check_values, write_value
+from .timeline import Timeline
 
 MAX_NAME = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingEdit:
+    """An edit that takes over after the run at `after`."""
+
+    values: Mapping[str, Any]
+    after: datetime
+    actor: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,187 +51,242 @@ class Definition:
     fold: Fold | None = None
     starts_at: datetime | None = None
     ends_at: datetime | None = None
+    excluded: tuple[str, ...] = ()
+    calendars: tuple[str, ...] = ()
+    jitter: timedelta | None = None
+    max_runs: int | None = None
     enabled: bool = True
     paused: bool = False
     group: str | None = None
     queue: str | None = None
     priority: int | None = None
-    max_retries: int | None = None  # None: the task's own, and so for retry and timeout
+    max_retries: int | None = None  # None: the task's own, and so for retry and task_timeout
     retry: Mapping[str, Any] | None = None
     overlap: Overlap = Overlap.SKIP
+    concurrency_key: str | None = None
+    concurrency: int | None = None
     recovery: Recovery = Recovery.LAST
-    timeout: timedelta | None = None
+    recovery_count: int | None = None
+    recovery_within: timedelta | None = None
+    recovery_spacing: timedelta | None = None
+    execution_timeout: timedelta | None = None
+    task_timeout: timedelta | None = None
+    expires: timedelta | None = None
+    pause_after: int | None = None
+    plan_ahead: timedelta | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    origin: str | None = None  # what seeded it, and may retire it
+    retired_at: datetime | None = None
     version: int = 1
+    next_edit: Mapping[str, Any] | None = None
+    runs: int = 0
     planned_until: datetime
+    planned_offset: int | None = None  # the zone's offset at `planned_until` as it was known then, in seconds
+    catching_up_from: datetime | None = None
+    spaced_until: datetime | None = None
     next_run_at: datetime | None = None
     last_run_at: datetime | None = None
     created_at: datetime
     created_by: str | None = None
     updated_at: datetime
     updated_by: str | None = None
+    # Not a column: what its calendars say, by name.
+    closed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def rule(self) -> Schedule:
         """Return the schedule as a value."""
-        return load_schedule(self.schedule_kind, self.schedule, Zone(name=self.timezone, gap=self.gap, fold=self.fold))
+        return _loaded(self.schedule_kind, self.schedule, self.timezone, self.gap, self.fold, self.name)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Return the instants this definition yields."""
+        entries = (*self.excluded, *(entry for name in self.calendars for entry in self.closed[name]))
+        closures = closures_of(entries, self.timezone) if entries else None
+        return Timeline(rule=self.rule, starts_at=self.starts_at, ends_at=self.ends_at, closures=closures)
+
+    @property
+    def catch_up(self) -> CatchUp:
+        """Return what happens to missed instants."""
+        return CatchUp(
+            policy=self.recovery, count=self.recovery_count, within=self.recovery_within, spacing=self.recovery_spacing
+        )
+
+    @property
+    def waiting_edit(self) -> WaitingEdit | None:
+        """Return the edit that waits for its moment."""
+        if self.next_edit is None:
+            return None
+        edit = dict(self.next_edit)
+        return WaitingEdit(**edit | {"after": datetime.fromisoformat(edit["after"])})
+
+    @property
+    def is_spent(self) -> bool:
+        """Say whether it has run as often as it may."""
+        return self.max_runs is not None and self.runs >= self.max_runs
+
+    @property
+    def resumes_after(self) -> datetime:
+        """Return the instant after which the next one is looked for.
+
+        A new tz database may give the last decided local time another instant: it is not to fire a second time.
+        """
+        then = self.planned_offset
+        if then is None or then == self.offset_at(self.planned_until):
+            return self.planned_until
+        wall = self.planned_until.replace(tzinfo=None) + timedelta(seconds=then)
+        moved = wall_to_utc(wall, zone=ZoneInfo(self.timezone), gap=Gap.SHIFT, fold=Fold.FIRST)
+        return max(self.planned_until, moved or self.planned_until)
+
+    @property
+    def following(self) -> datetime | None:
+        """Return the next instant to decide, if there is one."""
+        return None if self.is_spent or self.retired_at else self.timeline.next_after(self.resumes_after)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly later than `instant` within the definition's bounds."""
-        if self.starts_at and instant < self.starts_at:
-            instant = self.starts_at - timedelta(microseconds=1)
-        following = self.rule.next_after(instant)
-        return None if following is None or (self.ends_at and following > self.ends_at) else following
+        return self.timeline.next_after(instant)
+
+    def offset_at(self, instant: datetime) -> int | None:
+        """Return the zone's offset from UTC at an instant, in seconds; None where it never changes."""
+        if self.timezone == "UTC":
+            return None
+        offset = instant.astimezone(ZoneInfo(self.timezone)).utcoffset()
+        return None if offset is None else int(offset.total_seconds())
 
 
-# What a person may state. What is not stated keeps its default, or its present value in an update.
-FIELDS = (
-    "task", "args", "kwargs", "schedule", "timezone", "gap", "fold", "starts_at", "ends_at", "enabled", "paused", "group",
-    "queue", "priority", "max_retries", "retry", "overlap", "recovery", "timeout", "options",
-)  # fmt: skip
+@lru_cache(maxsize=8192)
+def _loaded(kind: str, expression: str, zone: str, gap: Gap, fold: Fold | None, name: str) -> Schedule:
+    return load_schedule(kind, expression, Zone(name=zone, gap=gap, fold=fold), name=name)
+
+
 # What decides when it fires: a change of one of these sets the next instant anew.
-TIMING = frozenset({"schedule_kind", "schedule", "timezone", "gap", "fold", "starts_at", "ends_at"})
+TIMING = frozenset({
+    "schedule_kind", "schedule", "timezone", "gap", "fold", "starts_at", "ends_at", "excluded", "calendars", "max_runs",
+})  # fmt: skip
+COLUMNS = tuple(f.name for f in fields(Definition) if f.name != "closed")
+Calendars = Mapping[str, tuple[str, ...]]
 
-E = TypeVar("E", bound=StrEnum)
 
-
-def new_definition(*, id: str, name: str, values: Mapping[str, Any], now: datetime, actor: str | None) -> Definition:
+def new_definition(
+    *,
+    id: str,
+    name: str,
+    values: Mapping[str, Any],
+    now: datetime,
+    actor: str | None,
+    calendars: Calendars | None = None,
+    origin: str | None = None,
+) -> Definition:
     """Return a checked definition that plans instants later than `now`."""
     checked_text(name, field="name", limit=MAX_NAME)
-    columns = check_values(values, zone=Zone())
+    columns = check_values(values, zone=Zone(), name=name)
     for needed in ("task", "schedule"):
         if needed not in values:
             raise InvalidValue(needed, f"definition {name!r} has none", f"add {needed}=…")
-    definition = Definition(
-        id=id,
-        name=name,
-        planned_until=now,
-        created_at=now,
-        updated_at=now,
-        created_by=actor,
-        updated_by=actor,
-        **columns,
+    definition = _with_calendars(
+        Definition(
+            id=id,
+            name=name,
+            planned_until=now,
+            created_at=now,
+            updated_at=now,
+            created_by=actor,
+            updated_by=actor,
+            origin=origin,
+            **columns,
+        ),
+        calendars,
     )
-    _refuse_empty(definition)
-    return replace(definition, next_run_at=definition.next_after(now))
+    _refuse_contradictions(definition)
+    definition = replace(definition, planned_offset=definition.offset_at(now), next_run_at=definition.following)
+    if definition.next_run_at is None:
+        raise InvalidValue("schedule", f"{definition.schedule!r} has no instant after {now.isoformat()}", _NEVER)
+    return definition
 
 
-def _refuse_empty(definition: Definition) -> None:
+_NEVER = "give one that is still to come, or other bounds and exclusions"
+
+
+def _with_calendars(definition: Definition, calendars: Calendars | None) -> Definition:
+    calendars = calendars or {}
+    for name in definition.calendars:
+        if name not in calendars:
+            near = nearest(name, calendars)
+            raise InvalidValue(
+                "calendars",
+                f"there is no calendar {name!r}" + (f", did you mean {near!r}?" if near else ""),
+                'add it first with tm.calendars.set(name, ["2026-12-25"]) or [[calendars]] in the file',
+            )
+    return replace(definition, closed={name: calendars[name] for name in definition.calendars})
+
+
+def _refuse_contradictions(definition: Definition) -> None:
     if definition.starts_at and definition.ends_at and definition.ends_at < definition.starts_at:
         raise InvalidValue("ends_at", "it is before starts_at, so it never fires", "give a later ends_at")
+    bounds = (definition.recovery_count, definition.recovery_within)
+    if definition.recovery is Recovery.BOUNDED and bounds == (None, None):
+        raise InvalidValue("recovery", "bounded needs a bound", "add recovery_count=10, recovery_within='2h', or both")
+    if definition.recovery is not Recovery.BOUNDED and bounds != (None, None):
+        raise InvalidValue(
+            "recovery", f"{str(definition.recovery)!r} knows no count and no duration", "use recovery='bounded' with them"
+        )
+    if definition.concurrency_key and definition.overlap in TAKING_TURNS:
+        raise InvalidValue(
+            "concurrency_key", f"overlap={str(definition.overlap)!r} has a lane of its own", "use overlap='allow' or 'skip'"
+        )
 
 
-def edited(definition: Definition, *, values: Mapping[str, Any], now: datetime, actor: str | None) -> Definition:
+def edited(
+    definition: Definition,
+    *,
+    values: Mapping[str, Any],
+    now: datetime,
+    actor: str | None,
+    calendars: Calendars | None = None,
+) -> Definition:
     """Return the next version of a definition, or the same one if nothing differs."""
     zone = Zone(name=definition.timezone, gap=definition.gap, fold=definition.fold)
-    columns = check_values(values, zone=zone)
+    columns = check_values(values, zone=zone, name=definition.name, present=definition)
     changed = {name: value for name, value in columns.items() if getattr(definition, name) != value}
     if not changed:
         return definition
     after = replace(definition, **changed, version=definition.version + 1, updated_at=now, updated_by=actor)
-    _refuse_empty(after)
+    after = _with_calendars(after, {**definition.closed, **(calendars or {})})
+    _refuse_contradictions(after)
     if TIMING & changed.keys():
         # Instants up to now belong to the rule that was in force, and are decided; the new one begins with the next.
         planned_until = max(definition.planned_until, now)
-        after = replace(after, planned_until=planned_until, next_run_at=after.next_after(planned_until))
+        after = replace(after, planned_until=planned_until, planned_offset=after.offset_at(planned_until))
+        after = replace(after, next_run_at=after.following)
     return after
 
 
-def check_values(values: Mapping[str, Any], *, zone: Zone) -> dict[str, Any]:
-    """Return the columns that the stated values mean; refuse unknown names and anything malformed."""
-    for name in values:
-        if name not in FIELDS:
-            raise UnknownOption(str(name), nearest(str(name), FIELDS))
-    columns: dict[str, Any] = {name: _CHECKS[name](value) for name, value in values.items() if name in _CHECKS}
-    zone = Zone(
-        name=columns.get("timezone", zone.name), gap=columns.get("gap", zone.gap), fold=columns.get("fold", zone.fold)
-    )
-    if "schedule" in values:
-        rule = read_schedule(values["schedule"], zone)
-        columns |= {"schedule_kind": rule.kind, "schedule": rule.expression}
-    return columns
+def retired(definition: Definition, *, now: datetime) -> Definition:
+    """Return a definition that what seeded it no longer names: it keeps its history and fires no more."""
+    return replace(definition, retired_at=now, next_run_at=None, version=definition.version + 1, updated_at=now)
 
 
-def _choice(enum: type[E], field: str, *, optional: bool = False) -> Any:
-    def check(value: Any) -> E | None:
-        if value is None and optional:
-            return None
-        try:
-            return enum(value)
-        except ValueError:
-            choices = ", ".join(repr(str(member)) for member in enum)
-            raise InvalidValue(field, f"{value!r} is not one of its values", f"use one of {choices}") from None
-
-    return check
+def unretired(definition: Definition, *, now: datetime) -> Definition:
+    """Return a retired definition that is named again; instants meanwhile are not made up for."""
+    back = replace(definition, retired_at=None, planned_until=max(now, definition.planned_until), updated_at=now)
+    back = replace(back, version=definition.version + 1, planned_offset=back.offset_at(back.planned_until))
+    return replace(back, next_run_at=back.following)
 
 
-def _text(field: str, limit: int) -> Any:
-    return lambda value: None if value is None else checked_text(value, field=field, limit=limit)
+def stated(definition: Definition) -> dict[str, Any]:
+    """Return what a person would write to get this definition, as plain JSON without defaults."""
+    values: dict[str, Any] = {}
+    for name in FIELDS:
+        value = getattr(definition, name)
+        default = _DEFAULTS.get(name)
+        if value != default and name != "schedule":
+            values[name] = write_value(name, value)
+    schedule: Any = definition.schedule
+    if definition.schedule_kind not in _TEXT_KINDS:
+        schedule = {"kind": definition.schedule_kind, "expression": definition.schedule}
+    return {"task": values.pop("task"), "schedule": schedule, **values}
 
 
-def _flag(field: str) -> Any:
-    def check(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise InvalidValue(field, f"{value!r} is not true or false", "give a bool")
-        return value
-
-    return check
-
-
-def _json(field: str, kind: type, shape: str) -> Any:
-    def check(value: Any) -> str:
-        if not isinstance(value, kind if kind is dict else (list, tuple)):
-            raise InvalidValue(field, f"{value!r} is not a {shape}", f"give a {shape}")
-        return encode(value, field=field)
-
-    return check
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidValue("options", f"{value!r} is not a mapping", "give Celery options such as {'headers': {…}}")
-    encode(dict(value), field="options")  # says where it is wrong
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(
-            "options", f"they are not plain JSON ({error})", "give text, numbers, lists and mappings"
-        ) from None
-    return dict(value)
-
-
-def _instant(field: str) -> Any:
-    def check(value: Any) -> datetime | None:
-        if isinstance(value, str):
-            try:
-                value = datetime.fromisoformat(value)
-            except ValueError:
-                raise InvalidValue(field, f"{value!r} is not a date and time", "use ISO 8601 with an offset") from None
-        return None if value is None else as_utc(value, field=field)
-
-    return check
-
-
-_CHECKS: Mapping[str, Any] = {
-    "task": lambda value: checked_text(value, field="task", limit=MAX_TASK),
-    "args": _json("args", list, "list"),
-    "kwargs": _json("kwargs", dict, "mapping"),
-    "timezone": read_zone,
-    "gap": _choice(Gap, "gap"),
-    "fold": _choice(Fold, "fold", optional=True),
-    "starts_at": _instant("starts_at"),
-    "ends_at": _instant("ends_at"),
-    "enabled": _flag("enabled"),
-    "paused": _flag("paused"),
-    "group": _text("group", 100),
-    "queue": _text("queue", 255),
-    "priority": lambda value: None if value is None else checked_priority(value),
-    "max_retries": lambda value: None if value is None else checked_retries(value),
-    "retry": lambda value: None if value is None else write_policy(read_policy(value)),
-    "overlap": _choice(Overlap, "overlap"),
-    "recovery": _choice(Recovery, "recovery"),
-    "timeout": lambda value: None if value is None else checked_timeout(value),
-    "options": _options,
-}
-
-COLUMNS = tuple(f.name for f in fields(Definition))
+_DEFAULTS = {f.name: f.default for f in fields(Definition)} | {"options": {}}
+_TEXT_KINDS = frozenset({"cron", "interval", "iso8601", "once", "window", "rrule", "solar"})  # told by their text

@@ -1,13 +1,15 @@
 """From local wall-clock time to UTC: what a schedule does when clocks are put forward or back.
 
-Cron is computed on naive local time. Between two changes of a zone's offset local time is a plain line, so the walk goes
-segment by segment: what falls into skipped time runs at the first valid instant; in repeated time a rule runs in one pass
-or in both.
+Cron is computed on naive local time, as if clocks were never changed; here each of its times becomes an instant. What falls
+into skipped time runs at the first valid instant or not at all; what comes twice runs in one pass or in both. An instant
+found is always later than the one asked from.
+
+It asks the zone for the two readings of a local time that PEP 495 defines, so it needs no table of changes. That holds as
+long as a zone's changes lie further apart than they shift; the tz database has none closer than three days.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +18,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 SECOND = timedelta(seconds=1)
-LAST_YEAR = 9990
+ZERO = timedelta(0)
 
 
 class Gap(StrEnum):
@@ -59,45 +61,86 @@ def next_local(
 
     `next_naive(t)` returns the rule's first local time strictly later than `t`, as if clocks were never changed.
     """
-    after = after.astimezone(UTC)
-    offset = zone.utcoffset(after.astimezone(zone)) or timedelta(0)
-    start = after.replace(tzinfo=None) + offset
-    before = _change_before(zone, after)
-    if before and not before.is_gap and fold is Fold.FIRST:
-        start = max(start, before.wall(before.before) - SECOND)  # the second pass does not count
-    candidate = next_naive(start)
-    position = after
-    while candidate is not None:
-        change = _change_after(zone, position, candidate)
-        if change is None or candidate < change.wall(offset):
-            folded = change is not None and not change.is_gap and candidate >= change.wall(change.after)
-            if not (folded and fold is Fold.SECOND):
-                return (candidate - offset).replace(tzinfo=UTC)
-            assert change is not None
-        elif change.is_gap and gap is Gap.SHIFT and candidate < change.wall(change.after):
-            return change.at
-        first_pass_only = not change.is_gap and fold is Fold.FIRST
-        resume = change.wall(change.before if first_pass_only else change.after) - SECOND
-        candidate = next_naive(resume)
-        offset, position = change.after, change.at
+    try:
+        after = after.astimezone(UTC)  # also where it is in this very zone: it may be a local time that does not exist
+        start = after.astimezone(zone).replace(tzinfo=None, fold=0)
+    except OverflowError:
+        if after.year > 1:
+            return None
+        start = datetime.min  # noqa: DTZ901
+    change = _change_at(start, zone)
+    wall = next_naive(start) if change is None else _wall_after(after, start, change, fold, next_naive)
+    while wall is not None:
+        try:
+            instants = _instants(wall, zone, gap, fold)
+        except OverflowError:
+            return None  # its local time is the calendar's last day, its UTC day the one after
+        for instant in instants:
+            if instant > after:
+                return instant
+        wall = next_naive(_skip(wall, zone))
     return None
 
 
-def _change_before(zone: ZoneInfo, instant: datetime) -> Transition | None:
-    """Return the last change at or before `instant`, as far back as the year before."""
-    known = [*transitions(zone, instant.year - 1), *transitions(zone, instant.year)] if instant.year > 1 else []
-    index = bisect_right(known, instant, key=lambda change: change.at)
-    return known[index - 1] if index else None
+def wall_to_utc(wall: datetime, *, zone: ZoneInfo, gap: Gap, fold: Fold) -> datetime | None:
+    """Return the instant that one naive local time means, the first of two with `Fold.BOTH`; None if it is skipped."""
+    try:
+        return next(iter(_instants(wall.replace(fold=0), zone, gap, fold)), None)
+    except OverflowError:
+        return None
 
 
-def _change_after(zone: ZoneInfo, instant: datetime, until: datetime) -> Transition | None:
-    """Return the first change later than `instant` that a local time `until` may be touched by."""
-    for year in range(instant.year, min(until.year + 2, LAST_YEAR)):
-        known = transitions(zone, year)
-        index = bisect_right(known, instant, key=lambda change: change.at)
-        if index < len(known):
-            return known[index]
-    return None
+def _wall_after(
+    after: datetime, start: datetime, change: Transition, fold: Fold, next_naive: Callable[[datetime], datetime | None]
+) -> datetime | None:
+    """Return the local time to look at first from a start that comes twice."""
+    repeated, past = change.wall(change.after), change.wall(change.before)
+    if after >= change.at:
+        return next_naive(max(start, _just_before(past)) if fold is Fold.FIRST else start)
+    wall = None if fold is Fold.SECOND else next_naive(start)
+    if fold is Fold.FIRST or (wall is not None and wall < past):
+        return wall
+    return next_naive(_just_before(repeated))  # nothing more in this pass: the other one begins where clocks go back to
+
+
+def _instants(wall: datetime, zone: ZoneInfo, gap: Gap, fold: Fold) -> tuple[datetime, ...]:
+    """Return the instants that a local time means, in order."""
+    before, after = _offsets(wall, zone)
+    first = (wall - before).replace(tzinfo=UTC)
+    if before == after:
+        return (first,)
+    if before < after:
+        return (_find_change(wall, zone, before, after).at,) if gap is Gap.SHIFT else ()
+    second = (wall - after).replace(tzinfo=UTC)
+    return (first, second) if fold is Fold.BOTH else (first if fold is Fold.FIRST else second,)
+
+
+def _skip(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return from where to go on after a local time that did not count: the end of the gap it is in."""
+    change = _change_at(wall, zone)
+    return max(wall, _just_before(change.wall(change.after))) if change and change.is_gap else wall
+
+
+def _just_before(wall: datetime) -> datetime:
+    return wall - timedelta.resolution
+
+
+def _change_at(wall: datetime, zone: ZoneInfo) -> Transition | None:
+    """Return the change that skips or repeats a local time, if one does."""
+    before, after = _offsets(wall, zone)
+    return None if before == after else _find_change(wall, zone, before, after)
+
+
+def _offsets(wall: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]:
+    """Return the offsets before and after the change that a local time is touched by; mostly they are equal."""
+    local = wall.replace(tzinfo=zone)
+    return local.utcoffset() or ZERO, local.replace(fold=1).utcoffset() or ZERO
+
+
+def _find_change(wall: datetime, zone: ZoneInfo, before: timedelta, after: timedelta) -> Transition:
+    """Return the change between the two offsets: it lies between the instants that they make of the local time."""
+    wall = wall.replace(tzinfo=UTC, microsecond=0)
+    return Transition(_bisect(zone, wall - max(before, after), wall - min(before, after)), before, after)
 
 
 @lru_cache(maxsize=4096)
@@ -106,20 +149,21 @@ def transitions(zone: ZoneInfo, year: int) -> tuple[Transition, ...]:
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     found = []
     while start < end:
-        # Half days: no zone has changed its offset twice within one and come back.
         stop = start + timedelta(hours=12)
-        before, after = _offset(zone, start), _offset(zone, stop)
-        if before != after:
-            found.append(Transition(_bisect(zone, start, stop), before, after))
+        before = _offset(zone, start)
+        if before != _offset(zone, stop):
+            stop = _bisect(zone, start, stop)
+            found.append(Transition(stop, before, _offset(zone, stop)))
         start = stop
     return tuple(found)
 
 
 def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
-    return instant.astimezone(zone).utcoffset() or timedelta(0)
+    return instant.astimezone(zone).utcoffset() or ZERO
 
 
 def _bisect(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    """Return the first second with an offset other than that of `low`."""
     before = _offset(zone, low)
     while high - low > SECOND:
         middle = (low + (high - low) / 2).replace(microsecond=0)

@@ -50,6 +50,13 @@ NEXT: Mapping[JobState, Mapping[JobState | None, str]] = {
 }
 
 
+class Slot(StrEnum):
+    """Where a pending job stands whose concurrency key limits how many may be in flight; None where nothing limits it."""
+
+    OPEN = "open"  # may be claimed if a slot is free
+    HELD = "held"  # found none, and waits until one is
+
+
 class Source(StrEnum):
     """Where a job came from."""
 
@@ -83,6 +90,9 @@ class Job:
     run_at: datetime
     created_at: datetime
     original_delay: timedelta
+    scheduled_at: datetime | None = None  # the instant of its occurrence; run_at may be later
+    covers_from: datetime | None = None  # the range it stands for, the end not included
+    covers_until: datetime | None = None
     state: JobState = JobState.PENDING
     attempt: int = 1
     tries_from: int = 1  # the attempt that tries are counted from; a revival moves it
@@ -100,7 +110,10 @@ class Job:
     priority: int | None = None
     expires_at: datetime | None = None
     timeout: timedelta | None = None
+    execution_timeout: timedelta | None = None
     concurrency_key: str | None = None
+    concurrency: int | None = None
+    slot: Slot | None = None
     occurrence: str | None = None
     step: str | None = None
     source: Source = Source.DEFERRED
@@ -146,6 +159,19 @@ def checked_timeout(value: Any) -> timedelta:
     if timeout <= timedelta(0):
         raise InvalidValue("timeout", f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
     return timeout
+
+
+def checked_concurrency(key: Any, limit: Any) -> tuple[str | None, int | None]:
+    """Return a concurrency key with its limit, which is 1 where only a key is given."""
+    if key is None:
+        if limit is not None:
+            raise InvalidValue("concurrency", "there is no concurrency_key to limit", "give concurrency_key= too")
+        return None, None
+    checked_text(key, field="concurrency_key", limit=MAX_KEY)
+    limit = 1 if limit is None else limit
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
+        raise InvalidValue("concurrency", f"{shown(limit)} is not a limit", "give a whole number of one or more")
+    return key, limit
 
 
 def checked_priority(value: Any) -> int:

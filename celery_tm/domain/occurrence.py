@@ -31,18 +31,25 @@ OCCURRENCE_NEXT: Mapping[OccurrenceState, Mapping[OccurrenceState, str]] = {
     OccurrenceState.PENDING: {
         OccurrenceState.QUEUED: "its job was claimed by a beat",
         OccurrenceState.RUNNING: "a late delivery of its job was let in",
-        OccurrenceState.CANCELLED: "its job was cancelled or expired",
+        OccurrenceState.COMPLETED: "its plain Celery task was handed to the broker",
+        OccurrenceState.CANCELLED: "its job was cancelled, replaced or expired",
+        OccurrenceState.SKIPPED: "planned ahead, and not to run when its instant came; so for missed and coalesced",
     },
     OccurrenceState.QUEUED: {
         OccurrenceState.RUNNING: "the gate let its job in",
-        OccurrenceState.CANCELLED: "its job was cancelled or expired",
+        OccurrenceState.COMPLETED: "its plain Celery task was handed to the broker",
+        OccurrenceState.CANCELLED: "its job was cancelled, replaced or expired",
     },
     OccurrenceState.RUNNING: {
         OccurrenceState.COMPLETED: "its job succeeded",
         OccurrenceState.FAILED: "its job became a dead letter",
         OccurrenceState.CANCELLED: "its job was cancelled while it ran or waited for its next try",
+        OccurrenceState.STALE: "its execution timeout, or `tm_stuck_after`, was over",
     },
     OccurrenceState.FAILED: {
+        OccurrenceState.PENDING: "its dead letter was revived",
+    },
+    OccurrenceState.STALE: {
         OccurrenceState.PENDING: "its dead letter was revived",
     },
 }
@@ -62,6 +69,8 @@ class Occurrence:
     covers_from: datetime | None = None
     covers_until: datetime | None = None
     replay_of: str | None = None
+    decided_at: datetime | None = None  # None: only planned ahead
     started_at: datetime | None = None
+    deadline_at: datetime | None = None
     ended_at: datetime | None = None
     report: Mapping[str, Any] | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -10,63 +12,162 @@ from typing import Any
 
 from .definition import Definition
 from .ids import occurrence_id, occurrence_job_id
-from .job import DEFAULT_RETRIES, Job, Source
+from .job import DEFAULT_RETRIES, Job, Slot, Source
 from .occurrence import Occurrence, OccurrenceState
-from .overlap import apply_overlap
-from .recovery import Decision, decide
+from .overlap import TAKING_TURNS, Active, Overlap, apply_overlap
+from .recovery import GRACE, Decision, Recovery, decide, spaced
+from .timeline import Timeline
 
 MAX_INSTANTS = 1000  # per definition and round: a long outage is caught up over several ticks
+MAX_AHEAD = 1000  # instants planned ahead of one definition
+NOBODY = Active()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What was decided about one definition, and where it stands afterwards."""
+    """What was decided about one definition, and how it stands afterwards."""
 
     definition: Definition
     decisions: Sequence[Decision]
-    planned_until: datetime
-    next_run_at: datetime | None
+    after: Definition
+    is_complete: bool = True  # False: more instants are due, and are decided in another round
 
     @property
-    def last_run_at(self) -> datetime | None:
-        """Return the last instant that runs, or the one before this plan."""
-        ran = [decision.scheduled_at for decision in self.decisions if decision.runs]
-        return ran[-1] if ran else self.definition.last_run_at
+    def replaces(self) -> datetime | None:
+        """Return the instant whose run cancels what is still owed, if one does."""
+        if self.definition.overlap is not Overlap.REPLACE:
+            return None
+        return next((decision.scheduled_at for decision in reversed(self.decisions) if decision.runs), None)
 
 
-def plan(definition: Definition, *, now: datetime, active: int, limit: int = MAX_INSTANTS) -> Plan:
+def plan(definition: Definition, *, now: datetime, active: Active = NOBODY, limit: int = MAX_INSTANTS) -> Plan:
     """Decide about every instant later than `planned_until` and not later than `now`, up to `limit` of them."""
-    instants = list(islice(_instants(definition, now), limit + 1))
+    timeline = definition.timeline
+    due = _due_until(definition, now)
+    instants = list(islice(timeline.between(definition.resumes_after, due), limit + 1))
     more_to_come = len(instants) > limit
     instants = instants[:limit]
-    decisions = decide(instants, now=now, policy=definition.recovery, more_to_come=more_to_come)
-    decisions = apply_overlap(_held_back(definition, decisions), policy=definition.overlap, active=active)
-    # The clock may have been put back: what is decided stays decided.
-    planned_until = max(definition.planned_until, instants[-1] if instants else definition.planned_until)
+    decisions = _decide(definition, instants, now=now, active=active, more_to_come=more_to_come)
     return Plan(
         definition=definition,
         decisions=decisions,
-        planned_until=planned_until,
-        next_run_at=definition.next_after(planned_until),
+        after=_moved_on(definition, decisions, now=now, more_to_come=more_to_come),
+        is_complete=not more_to_come,
     )
 
 
-def _instants(definition: Definition, now: datetime) -> Iterator[datetime]:
-    instant = definition.next_after(definition.planned_until)
-    while instant is not None and instant <= now:
-        yield instant
-        instant = definition.next_after(instant)
+def _due_until(definition: Definition, now: datetime) -> datetime:
+    """Return how far this version decides: up to now, or to the run after which an edit takes over."""
+    edit = definition.waiting_edit
+    return min(now, edit.after) if edit else now
 
 
-def _held_back(definition: Definition, decisions: Sequence[Decision]) -> Sequence[Decision]:
-    """Record the instants of a definition that is off as skipped: the schedule keeps its place."""
-    if definition.enabled and not definition.paused:
-        return decisions
+def _decide(
+    definition: Definition, instants: Sequence[datetime], *, now: datetime, active: Active, more_to_come: bool
+) -> Sequence[Decision]:
+    if not definition.enabled or definition.paused:
+        return [_held_back(definition, instant) for instant in instants]
+    kept = _oldest_kept(definition, instants, now) if more_to_come else None
+    catch_up = definition.catch_up
+    decided = decide(instants, now=now, policy=catch_up, more_to_come=more_to_come, oldest_kept=kept)
+    decisions = _windowed(definition, decided)
+    decisions = apply_overlap(decisions, policy=definition.overlap, active=active)
+    decisions = spaced(decisions, now=now, spacing=catch_up.spacing, last=definition.spaced_until)
+    return _within_max_runs(definition, [_jittered(definition, decision) for decision in decisions])
+
+
+def _held_back(definition: Definition, instant: datetime) -> Decision:
+    """Record an instant of a definition that is off as skipped: the schedule keeps its place."""
     why = "the definition was paused" if definition.paused else "the definition was disabled"
-    return [replace(decision, state=OccurrenceState.SKIPPED, reason=why) for decision in decisions]
+    return Decision(scheduled_at=instant, state=OccurrenceState.SKIPPED, reason=why)
 
 
-def occurrence_of(definition: Definition, decision: Decision) -> Occurrence:
+def _oldest_kept(definition: Definition, instants: Sequence[datetime], now: datetime) -> datetime | None:
+    """Return the first of the last `recovery_count` missed instants, looked for from the end backwards."""
+    count = definition.recovery_count
+    if definition.recovery is not Recovery.BOUNDED or not count:
+        return None
+    until = now - GRACE
+    span = max((instants[-1] - instants[0]) / max(len(instants) - 1, 1), timedelta(seconds=1)) * count
+    start = until
+    found: deque[datetime] = deque(maxlen=count)
+    while len(found) < count and start > instants[0]:
+        start = max(start - span, instants[0])
+        found = deque(definition.timeline.between(start, until), maxlen=count)
+        span *= 2
+    return found[0] if found else until
+
+
+def _windowed(definition: Definition, decisions: Sequence[Decision]) -> Sequence[Decision]:
+    """Give every run of a definition that compresses the range it stands for, up to the next instant."""
+    if definition.recovery is not Recovery.COMPRESSED:
+        return decisions
+    missed_from = definition.catching_up_from
+    settled = []
+    for decision in decisions:
+        if not decision.runs:
+            missed_from = missed_from or decision.scheduled_at
+        else:
+            until = definition.next_after(decision.scheduled_at) or decision.scheduled_at + timedelta(seconds=1)
+            decision = replace(
+                decision,
+                covers_from=missed_from or decision.scheduled_at,
+                covers_until=until,
+                is_recovery=decision.is_recovery or missed_from is not None,
+            )
+            missed_from = None
+        settled.append(decision)
+    return settled
+
+
+def _jittered(definition: Definition, decision: Decision) -> Decision:
+    """Shift the run of an instant that is on time; the same instant is always shifted alike, whoever plans it."""
+    if not definition.jitter or not decision.runs or decision.is_recovery:
+        return decision
+    share = int.from_bytes(hashlib.sha256(occurrence_id(definition.id, decision.scheduled_at).encode()).digest()[:8]) / 2**64
+    return replace(decision, run_at=decision.scheduled_at + definition.jitter * share)
+
+
+def _within_max_runs(definition: Definition, decisions: Sequence[Decision]) -> Sequence[Decision]:
+    """Cut off what follows the last run that the definition has left."""
+    if definition.max_runs is None:
+        return decisions
+    left = definition.max_runs - definition.runs
+    for place, decision in enumerate(decisions):
+        left -= decision.runs
+        if left <= 0 and decision.runs:
+            return decisions[: place + 1]
+    return decisions
+
+
+def _moved_on(definition: Definition, decisions: Sequence[Decision], *, now: datetime, more_to_come: bool) -> Definition:
+    """Return the definition past what was decided."""
+    ran = [decision for decision in decisions if decision.runs]
+    last = decisions[-1].scheduled_at if decisions else definition.planned_until
+    # The clock may have been put back: what is decided stays decided.
+    planned_until = max(definition.planned_until, last)
+    after = replace(
+        definition,
+        planned_until=planned_until,
+        planned_offset=definition.offset_at(planned_until),
+        runs=definition.runs + len(ran),
+        last_run_at=ran[-1].scheduled_at if ran else definition.last_run_at,
+        spaced_until=max((decision.run_at for decision in ran if decision.run_at and decision.is_recovery),
+                         default=definition.spaced_until),
+        catching_up_from=(definition.catching_up_from or decisions[0].scheduled_at) if more_to_come and decisions else None,
+    )  # fmt: skip
+    # One that has more to decide queues up behind those that became due meanwhile, so that it starves nobody.
+    return replace(after, next_run_at=now if more_to_come and not after.is_spent else after.following)
+
+
+def ahead(definition: Definition, *, now: datetime) -> list[datetime]:
+    """Return the instants that are planned ahead: later than what is decided, within `plan_ahead` of now."""
+    if not definition.plan_ahead or definition.next_run_at is None:
+        return []
+    return list(islice(definition.timeline.between(definition.resumes_after, now + definition.plan_ahead), MAX_AHEAD))
+
+
+def occurrence_of(definition: Definition, decision: Decision, *, now: datetime, replay_of: str | None = None) -> Occurrence:
     """Return the ledger's row of a decision."""
     return Occurrence(
         id=occurrence_id(definition.id, decision.scheduled_at),
@@ -76,6 +177,10 @@ def occurrence_of(definition: Definition, decision: Decision) -> Occurrence:
         state=decision.state or OccurrenceState.PENDING,
         reason=decision.reason,
         is_recovery=decision.is_recovery,
+        covers_from=decision.covers_from,
+        covers_until=decision.covers_until,
+        replay_of=replay_of,
+        decided_at=now,
     )
 
 
@@ -99,20 +204,43 @@ def job_of(
     """Return the job that carries out a decision to run."""
     defaults = defaults or TaskDefaults()
     occurrence = occurrence_id(definition.id, decision.scheduled_at)
+    key, concurrency = _lane(definition, decision)
+    limits = [limit for limit in (definition.task_timeout or defaults.timeout, definition.execution_timeout) if limit]
+    run_at = decision.run_at or decision.scheduled_at
     return Job(
         id=occurrence_job_id(occurrence),
         task=definition.task,
         args=definition.args,
         kwargs=definition.kwargs,
-        run_at=decision.scheduled_at,
+        run_at=run_at,
+        scheduled_at=decision.scheduled_at,
+        covers_from=decision.covers_from,
+        covers_until=decision.covers_until,
         created_at=now,
-        original_delay=definition.rule.period_at(decision.scheduled_at),
+        original_delay=definition.timeline.period_at(decision.scheduled_at),
         max_retries=defaults.max_retries if definition.max_retries is None else definition.max_retries,
         retry=definition.retry or defaults.retry,
         queue=definition.queue,
         priority=definition.priority,
-        timeout=definition.timeout or defaults.timeout,
+        expires_at=max(run_at, now) + definition.expires if definition.expires else None,
+        timeout=min(limits, default=None),
+        execution_timeout=definition.execution_timeout,
+        concurrency_key=key,
+        concurrency=concurrency,
+        slot=Slot.OPEN if key else None,
         occurrence=occurrence,
         source=source or (Source.RECOVERY if decision.is_recovery else Source.SCHEDULED),
         options=dict(definition.options),
     )
+
+
+def _lane(definition: Definition, decision: Decision) -> tuple[str | None, int | None]:
+    """Return the key under which the job waits for its turn, and how many may run at once."""
+    if definition.concurrency_key:
+        return definition.concurrency_key, definition.concurrency
+    if decision.takes_turns or definition.overlap in TAKING_TURNS:
+        return f"definition:{definition.id}", 1
+    return None, None
+
+
+__all__ = ["MAX_AHEAD", "MAX_INSTANTS", "Plan", "TaskDefaults", "Timeline", "ahead", "job_of", "occurrence_of", "plan"]

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from .. import events
-from ..domain.definition import COLUMNS, Definition, edited, new_definition
+from ..clock import parse_duration
+from ..domain.definition import Definition, edited, new_definition, stated
 from ..domain.ids import new_id
-from ..errors import DefinitionExists, DefinitionNotFound, InvalidValue, StaleVersion, TmError, nearest
+from ..domain.schedule import seldom
+from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, TmError, nearest, shown
 from ..installation import Installation
-from ..scheduler.planner import Planner
-from ..store import audit, definitions
+from ..scheduler import editing, horizon
+from ..scheduler.editing import Policy
+from ..scheduler.horizon import Difference
+from ..store import definitions, versions
 from ..store.database import Transaction
+from ..store.versions import Version
+from . import calendars as calendar_writing
 
-OWN = frozenset({"id", "name", "version", "planned_until", "next_run_at", "last_run_at", "created_at", "updated_at"})
+MAX_COMPARED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +34,7 @@ class Loaded:
     added: Sequence[str] = field(default_factory=list)
     changed: Sequence[str] = field(default_factory=list)
     unchanged: Sequence[str] = field(default_factory=list)
+    calendars: Sequence[str] = field(default_factory=list)
 
 
 class Definitions:
@@ -36,11 +44,11 @@ class Definitions:
         self._installation = installation
         self._database = installation.database
 
-    def add(self, *, name: str, actor: str | None = None, **values: Any) -> Definition:
+    def add(self, *, name: str, actor: str | None = None, reason: str | None = None, **values: Any) -> Definition:
         """Add a definition; its first instant is the next one from now."""
 
         def work(tx: Transaction) -> Definition:
-            added = self._insert(tx, name, values, actor)
+            added = editing.add(tx, name=name, values=values, actor=actor, reason=reason)
             tx.wake()
             return added
 
@@ -53,12 +61,16 @@ class Definitions:
         version: int | None = None,
         policy: str = "immediate",
         actor: str | None = None,
+        reason: str | None = None,
         **values: Any,
     ) -> Definition:
-        """Change what is stated and return the new version; an edit made on another version is refused."""
-        if policy != "immediate":
-            raise InvalidValue("policy", f"{policy!r} is unknown", "use 'immediate'")
-        return self.change(name, values, version=version, actor=actor, action="edit")
+        """Change what is stated and return the definition; an edit made on another version is refused.
+
+        `policy` says when it counts: "immediate" from now on, "graceful" after the next planned run, "windowed" from now on
+        with what is planned ahead compared and told in the audit.
+        """
+        when = editing.read_policy(policy)
+        return self.change(name, values, version=version, actor=actor, reason=reason, action="edit", policy=when)
 
     def change(
         self,
@@ -69,101 +81,147 @@ class Definitions:
         version: int | None = None,
         actor: str | None = None,
         reason: str | None = None,
+        policy: Policy = Policy.IMMEDIATE,
     ) -> Definition:
         """Change a definition under the name of an action, for the audit."""
 
         def work(tx: Transaction) -> Definition:
             before = self._find(tx, name, lock=True)
             if version is not None and before.version != version:
-                raise StaleVersion(name, version, before.version)
-            after = self._save(tx, before, values, actor, action, reason)
+                raise self._stale(tx, before, version, values)
+            after = editing.change(
+                self._installation, tx, before, values, action=action, actor=actor, reason=reason, policy=policy
+            )
             tx.wake()
             return after
 
         return self._told(self._database.run(work))
+
+    def change_group(
+        self, group: str, values: Mapping[str, Any], *, action: str, actor: str | None = None, reason: str | None = None
+    ) -> list[Definition]:
+        """Change every definition of a group, all or none."""
+
+        def work(tx: Transaction) -> list[Definition]:
+            names = [definition.name for definition in definitions.select_definitions(tx, group=group)]
+            if not names:
+                raise InvalidValue("group", f"no definition is in {shown(group)}", "`tm definitions list` shows the groups")
+            changed = []
+            for name in names:
+                before = self._find(tx, name, lock=True)
+                changed.append(
+                    editing.change(self._installation, tx, before, values, action=action, actor=actor, reason=reason)
+                )
+            tx.wake()
+            return changed
+
+        return self._database.run(work)
+
+    def preview(self, name: str, *, within: timedelta | float | str = "7d", **values: Any) -> Difference:
+        """Return the instants that an edit would add, remove and keep in the time to come; nothing is written.
+
+        For a name that is not there yet, return what adding it would bring.
+        """
+        span = parse_duration(within, field="within")
+        with self._database.transaction(write=False) as tx:
+            now = tx.read_now()
+            before = definitions.find(tx, name)
+            known = editing.known_calendars(tx, values)
+            if before is None:
+                made = new_definition(id=new_id(), name=name, values=values, now=now, actor=None, calendars=known)
+                return Difference(added=horizon.compare(made, made, since=now, until=now + span, most=MAX_COMPARED).kept)
+            after = edited(before, values=values, now=now, actor=None, calendars=known)
+            return horizon.compare(before, after, since=now, until=now + span, most=MAX_COMPARED)
 
     def get(self, name: str) -> Definition:
         """Return the definition of this name."""
         with self._database.transaction(write=False) as tx:
             return self._find(tx, name)
 
-    def list(self, *, group: str | None = None) -> list[Definition]:
-        """Return the definitions by name."""
+    def list(self, *, group: str | None = None, after: str | None = None, limit: int | None = None) -> list[Definition]:
+        """Return the definitions by name, those that never ran and those retired included."""
         with self._database.transaction(write=False) as tx:
-            return definitions.select_definitions(tx, group=group)
+            return definitions.select_definitions(tx, group=group, after=after, limit=limit)
+
+    def versions(self, name: str, *, limit: int = 100) -> Sequence[Version]:
+        """Return the versions of a definition, the latest first."""
+        with self._database.transaction(write=False) as tx:
+            return versions.of_definition(tx, self._find(tx, name).id, limit=limit)
 
     def remove(self, name: str, *, actor: str | None = None, reason: str | None = None) -> None:
         """Delete a definition; its history stays, and a job of it that is owed still runs."""
 
         def work(tx: Transaction) -> None:
-            found = self._find(tx, name, lock=True)
-            definitions.remove(tx, found.id)
-            audit.note(tx, "remove", _object(name), actor=actor, before=_plain(found), reason=reason)
+            editing.remove(tx, self._find(tx, name, lock=True), actor=actor, reason=reason)
 
         self._database.run(work)
 
+    def export(self, *, group: str | None = None) -> dict[str, Any]:
+        """Return the definitions and calendars as a file would state them, for `load` to take back."""
+        with self._database.transaction(write=False) as tx:
+            found = definitions.select_definitions(tx, group=group, retired=False)
+            named = {name for definition in found for name in definition.calendars}
+            days = {name: entries for definition in found for name, entries in definition.closed.items()}
+        entries = [{"name": definition.name, **stated(definition)} for definition in found]
+        wanted = [{"name": name, "dates": list(days[name])} for name in sorted(named)]
+        return {"calendars": wanted, "definitions": entries} if wanted else {"definitions": entries}
+
     def load(self, path: str | Path, *, actor: str | None = None) -> Loaded:
         """Add or change the definitions of a TOML or YAML file; what it does not state stays. One bad entry: no change."""
-        entries = read_file(Path(path))
+        days, entries = read_file(Path(path))
+        told: list[Definition] = []
 
         def work(tx: Transaction) -> Loaded:
-            loaded: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": []}
+            told.clear()
+            loaded: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": [], "calendars": []}
+            for day in days:
+                if self._loaded(f"calendar {day['name']!r}", lambda day=day: self._load_calendar(tx, day, actor)):  # type: ignore[misc]
+                    loaded["calendars"].append(day["name"])
             for entry in entries:
-                loaded[self._load_one(tx, dict(entry), actor)].append(entry["name"])
+                how, definition = self._loaded(
+                    f"definition {entry['name']!r}",
+                    lambda entry=entry: self._load_one(tx, dict(entry), actor),  # type: ignore[misc]
+                )
+                loaded[how].append(entry["name"])
+                told.append(definition)
             tx.wake()
             return Loaded(**loaded)
 
-        return self._database.run(work)
+        done = self._database.run(work)
+        for definition in told:
+            self._told(definition)
+        return done
 
-    def _load_one(self, tx: Transaction, entry: dict[str, Any], actor: str | None) -> str:
-        name = entry.pop("name")
+    def _loaded(self, what: str, work: Callable[[], Any]) -> Any:
         try:
-            before = definitions.find(tx, name, lock=True)
-            if before is None:
-                self._told(self._insert(tx, name, entry, actor))
-                return "added"
-            after = self._save(tx, before, entry, actor, "load", None)
+            return work()
         except (InvalidValue, TmError) as error:
-            raise InvalidValue(f"definition {name!r}", str(error), "nothing of the file was loaded") from error
-        return "unchanged" if after.version == before.version else "changed"
+            raise InvalidValue(what, str(error), "nothing of the file was loaded") from error
 
-    def _insert(self, tx: Transaction, name: str, values: Mapping[str, Any], actor: str | None) -> Definition:
-        added = new_definition(id=new_id(), name=name, values=values, now=tx.read_now(), actor=actor)
-        if not definitions.add(tx, added):
-            raise DefinitionExists(name)
-        audit.note(tx, "add", _object(name), actor=actor, after=_plain(added))
-        return added
+    def _load_calendar(self, tx: Transaction, entry: Mapping[str, Any], actor: str | None) -> bool:
+        unknown = set(entry) - {"name", "dates"}
+        if unknown or "dates" not in entry:
+            raise InvalidValue(
+                "calendar", f"{sorted(unknown) or 'no dates'} is not right", 'give name and dates = ["2026-12-25"]'
+            )
+        return calendar_writing.put(tx, entry["name"], entry["dates"], actor=actor)
 
-    def _save(
-        self,
-        tx: Transaction,
-        before: Definition,
-        values: Mapping[str, Any],
-        actor: str | None,
-        action: str,
-        reason: str | None,
-    ) -> Definition:
-        now = tx.read_now()
-        after = edited(before, values=values, now=now, actor=actor)
-        if after.version == before.version:
-            return before
-        # What was due before the edit is decided by the rule and the switches that were in force then.
-        planned = Planner(self._installation).catch_up(tx, before, now=now)
-        after = edited(planned, values=values, now=now, actor=actor)
-        if not definitions.save(tx, after, version=before.version):
-            raise StaleVersion(before.name, before.version, before.version + 1)
-        old, new = _plain(before), _plain(after)
-        changed = [key for key in new if old[key] != new[key]]
-        audit.note(
-            tx,
-            action,
-            _object(before.name),
-            actor=actor,
-            before={key: old[key] for key in changed},
-            after={key: new[key] for key in changed},
-            reason=reason,
-        )
-        return after
+    def _load_one(self, tx: Transaction, entry: dict[str, Any], actor: str | None) -> tuple[str, Definition]:
+        name = entry.pop("name")
+        before = definitions.find(tx, name, lock=True)
+        if before is None:
+            return "added", editing.add(tx, name=name, values=entry, actor=actor)
+        if before.retired_at is not None:
+            before = editing.bring_back(tx, before, reason="loaded from a file again")
+        after = editing.change(self._installation, tx, before, entry, action="load", actor=actor)
+        return ("unchanged" if after.version == before.version else "changed"), after
+
+    def _stale(self, tx: Transaction, current: Definition, given: int, values: Mapping[str, Any]) -> StaleVersion:
+        """Return the refusal of an edit made on an older version, with both values of what it would change."""
+        there = stated(current)
+        both = {field: (shown(value), shown(there.get(field))) for field, value in values.items()}
+        made = versions.find(tx, current.id, current.version)
+        return StaleVersion(current.name, given, current.version, made.actor if made else None, both)
 
     def _find(self, tx: Transaction, name: str, *, lock: bool = False) -> Definition:
         found = definitions.find(tx, name, lock=lock)
@@ -172,29 +230,44 @@ class Definitions:
         return found
 
     def _told(self, definition: Definition) -> Definition:
-        """Warn about a task that this app does not have: the workers may, so it is no error."""
+        """Warn about what is no error but probably not meant: a task that this app does not have, and long silence."""
         app = self._installation.app
         if definition.task not in app.tasks:
             app.loader.import_default_modules()
             if definition.task not in app.tasks:
                 events.emit_seldom(app, events.TaskUnknown(task=definition.task, name=definition.name))
+        if seldom(definition.rule, definition.planned_until) is not None:
+            following = definition.next_run_at
+            seen = events.DefinitionSeldom(name=definition.name, schedule=definition.schedule, next_run_at=following)
+            events.emit_seldom(app, seen)
         return definition
 
 
-def read_file(path: Path) -> list[Mapping[str, Any]]:
-    """Return the entries of a file's `definitions` list."""
+def read_file(path: Path) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the entries of a file's lists of calendars and definitions."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue(str(path), f"it cannot be read ({error})", "give the path of a .toml or .yaml file") from None
     content = _parse(path, text)
-    entries = content.get("definitions") if isinstance(content, Mapping) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+    if not isinstance(content, Mapping) or "definitions" not in content:
         raise InvalidValue(str(path), "it has no list of definitions", "start each one with [[definitions]]")
+    for name in content:
+        if name not in ("definitions", "calendars"):
+            near = nearest(str(name), ("definitions", "calendars"))
+            hint = f"did you mean {near!r}?" if near else "a file has definitions and calendars"
+            raise InvalidValue(str(path), f"it has {name!r}", hint)
+    return _named(path, content, "calendars"), _named(path, content, "definitions")
+
+
+def _named(path: Path, content: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    entries = content.get(kind, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise InvalidValue(str(path), f"it has no list of {kind}", f"start each one with [[{kind}]]")
     names = [entry.get("name") for entry in entries]
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InvalidValue(str(path), "a definition has no name", 'add name = "…"')
+            raise InvalidValue(str(path), f"one of its {kind} has no name", 'add name = "…"')
         if names.count(name) > 1:
             raise InvalidValue(str(path), f"{name!r} is there twice", "rename or remove one of them")
     return entries
@@ -216,15 +289,3 @@ def _parse(path: Path, text: str) -> Any:
         except yaml.YAMLError as error:
             raise InvalidValue(str(path), f"it is not YAML ({error})", "fix that line") from None
     raise InvalidValue(str(path), "its name ends in neither .toml nor .yaml", "rename it")
-
-
-def _object(name: str) -> str:
-    return f"definition:{name}"
-
-
-def _plain(definition: Definition) -> dict[str, Any]:
-    """Return what a person stated, as JSON."""
-    values = {name: getattr(definition, name) for name in COLUMNS if name not in OWN}
-    return {
-        name: value if isinstance(value, (int, float, dict, type(None))) else str(value) for name, value in values.items()
-    }

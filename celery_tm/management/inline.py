@@ -19,9 +19,10 @@ from ..domain.execution import Failure
 from ..domain.job import Job
 from ..installation import Installation, node_name
 from ..publisher import HEADER, RENAMED, contract
+from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..scheduler.dispatcher import Dispatcher
-from ..scheduler.planner import BATCH, Planner
+from ..scheduler.planner import Planner
 from ..worker import gate, recorder
 
 
@@ -44,6 +45,7 @@ def run_due(installation: Installation, *, now: datetime | None, limit: int) -> 
     node = node_name("inline")
     with clock.moved_to(now) if now is not None else nullcontext():
         swept = len(sweep(installation.database, default=installation.default_policy, limit=limit))
+        swept += len(reap(installation.database, limit=limit))
         planned = _plan(Planner(installation))
         claimed, live = Dispatcher(installation, node).claim(limit)
         ended = [_run(installation, job, node) for job in live]
@@ -52,10 +54,10 @@ def run_due(installation: Installation, *, now: datetime | None, limit: int) -> 
 
 
 def _plan(planner: Planner) -> int:
-    total = done = planner.plan_due()
-    while done >= BATCH:
-        done = planner.plan_due()
-        total += done
+    total, more = 0, True
+    while more:
+        planned = planner.plan_due()
+        total, more = total + planned.definitions, planned.more
     return total
 
 

@@ -10,21 +10,31 @@ from celery import Celery
 
 from .. import clock
 from ..clock import as_utc
-from ..domain.definition import Definition, check_values
+from ..domain.calendar import closures_of
+from ..domain.definition import Definition
 from ..domain.execution import Execution
+from ..domain.explanation import Explanation
 from ..domain.occurrence import Occurrence
 from ..domain.schedule import Zone, read_schedule
+from ..domain.stating import check_values
+from ..domain.timeline import Timeline
 from ..errors import InvalidValue, JobNotFound
 from ..installation import Installation
+from ..recovery.pruner import Pruned, prune
 from ..settings import Settings
-from ..store import executions, history, jobs, schema
+from ..store import executions, history, jobs, occurrences, schema
 from ..store.history import JobStory
+from ..worker import builtin
+from ..worker.task import Task
+from .calendars import Calendars
 from .dead_letters import DeadLetters
 from .definitions import Definitions
+from .explaining import explain
 from .inline import RunSummary, run_due
-from .triggering import trigger
+from .triggering import replay, trigger
 
 MAX_PREVIEW = 10_000
+AT_A_GLANCE = 50
 
 
 class TimeManagement:
@@ -34,7 +44,9 @@ class TimeManagement:
         self.app = app
         self.installation = Installation.of(app)
         self.definitions = Definitions(self.installation)
+        self.calendars = Calendars(self.installation)
         self.dead_letters = DeadLetters(self.installation)
+        builtin.register(app, Task)
 
     @property
     def settings(self) -> Settings:
@@ -70,28 +82,69 @@ class TimeManagement:
         with self.installation.database.transaction(write=False) as tx:
             return executions.latest(tx, task=task, definition=definition, limit=limit)
 
+    def occurrences(self, name: str, *, limit: int = AT_A_GLANCE) -> Sequence[Occurrence]:
+        """Return the latest instants of a definition and what was decided, those planned ahead included."""
+        with self.installation.database.transaction(write=False) as tx:
+            return occurrences.of_definition(tx, self.definitions.get(name).id, limit=limit)
+
+    def glance(
+        self, *, group: str | None = None, after: str | None = None, limit: int = 100, count: int = AT_A_GLANCE
+    ) -> dict[str, list[Occurrence]]:
+        """Return the last decided instants of each definition by name, also of those that never ran, a page at a time."""
+        page = self.definitions.list(group=group, after=after, limit=limit)
+        with self.installation.database.transaction(write=False) as tx:
+            found = occurrences.latest_of_each(tx, [definition.id for definition in page], count=count)
+        return {definition.name: found[definition.id] for definition in page}
+
+    def explain(self, name: str, *, at: datetime | None = None) -> Explanation:
+        """Say in plain words why a definition ran, ran late or did not run at an instant (default: now)."""
+        return explain(self.installation, name, at=None if at is None else as_utc(at, field="at"))
+
+    def replay(self, occurrence: str, *, reason: str | None = None, actor: str | None = None) -> Occurrence:
+        """Run an occurrence that has ended once more, under the same overlap rule; return the new one."""
+        return replay(self.installation, occurrence, actor=actor, reason=reason)
+
+    def prune(self) -> Pruned:
+        """Delete what is older than its retention."""
+        return prune(self.installation.database, self.settings)
+
     def trigger(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Occurrence:
         """Run a definition now, once, under its own overlap rule; return the occurrence and what was decided."""
         return trigger(self.installation, name, actor=actor, reason=reason)
 
-    def pause(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Definition:
-        """Stop a definition for a while; its instants meanwhile are recorded as skipped."""
-        return self._switch(name, "pause", actor, reason, paused=True)
+    def pause(
+        self, name: str | None = None, *, group: str | None = None, actor: str | None = None, reason: str | None = None
+    ) -> Any:
+        """Stop a definition, or a group, for a while; its instants meanwhile are recorded as skipped."""
+        return self._switch(name, group, "pause", actor, reason, paused=True)
 
-    def resume(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Definition:
-        """Let a paused definition go on with its next instant."""
-        return self._switch(name, "resume", actor, reason, paused=False)
+    def resume(
+        self, name: str | None = None, *, group: str | None = None, actor: str | None = None, reason: str | None = None
+    ) -> Any:
+        """Let a paused definition, or group, go on with its next instant."""
+        return self._switch(name, group, "resume", actor, reason, paused=False)
 
-    def enable(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Definition:
-        """Switch a definition on."""
-        return self._switch(name, "enable", actor, reason, enabled=True)
+    def enable(
+        self, name: str | None = None, *, group: str | None = None, actor: str | None = None, reason: str | None = None
+    ) -> Any:
+        """Switch a definition, or a group, on."""
+        return self._switch(name, group, "enable", actor, reason, enabled=True)
 
-    def disable(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Definition:
-        """Switch a definition off; its instants meanwhile are recorded as skipped."""
-        return self._switch(name, "disable", actor, reason, enabled=False)
+    def disable(
+        self, name: str | None = None, *, group: str | None = None, actor: str | None = None, reason: str | None = None
+    ) -> Any:
+        """Switch a definition, or a group, off; its instants meanwhile are recorded as skipped."""
+        return self._switch(name, group, "disable", actor, reason, enabled=False)
 
-    def _switch(self, name: str, action: str, actor: str | None, reason: str | None, **values: bool) -> Definition:
-        return self.definitions.change(name, values, actor=actor, reason=reason, action=action)
+    def _switch(
+        self, name: str | None, group: str | None, action: str, actor: str | None, reason: str | None, **values: bool
+    ) -> Definition | list[Definition]:
+        """Return the definition of that name, or all those of the group, as they are then."""
+        if (name is None) == (group is None):
+            raise InvalidValue(action, "it needs a name or a group", "give one of them")
+        if name is not None:
+            return self.definitions.change(name, values, actor=actor, reason=reason, action=action)
+        return self.definitions.change_group(group or "", values, actor=actor, reason=reason, action=action)
 
     def preview(
         self,
@@ -102,14 +155,20 @@ class TimeManagement:
         count: int = 5,
         gap: str = "shift",
         fold: str | None = None,
+        name: str = "",
+        excluded: Sequence[Any] = (),
+        calendars: Sequence[str] = (),
     ) -> list[datetime]:
-        """Return the next instants a schedule would yield, in UTC."""
+        """Return the next instants a schedule would yield, in UTC. `name` is what `H` in a cron expression goes by."""
         if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= MAX_PREVIEW:
             raise InvalidValue("count", f"{count!r} is not a number of instants", f"give 1 to {MAX_PREVIEW}")
-        columns = check_values({"timezone": timezone, "gap": gap, "fold": fold}, zone=Zone())
-        rule = read_schedule(schedule, Zone(name=columns["timezone"], gap=columns["gap"], fold=columns["fold"]))
+        said = {"timezone": timezone, "gap": gap, "fold": fold, "excluded": excluded, "calendars": list(calendars)}
+        columns = check_values(said, zone=Zone())
+        rule = read_schedule(schedule, Zone(name=columns["timezone"], gap=columns["gap"], fold=columns["fold"]), name=name)
+        entries = (*columns["excluded"], *(entry for one in calendars for entry in self.calendars.get(one).entries))
+        timeline = Timeline(rule=rule, closures=closures_of(entries, columns["timezone"]) if entries else None)
         instant: datetime | None = clock.now() if since is None else as_utc(since, field="since")
         instants: list[datetime] = []
-        while len(instants) < count and instant is not None and (instant := rule.next_after(instant)):
+        while len(instants) < count and instant is not None and (instant := timeline.next_after(instant)):
             instants.append(instant)
         return instants

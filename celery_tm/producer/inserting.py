@@ -12,7 +12,7 @@ from .. import clock
 from ..domain.job import Job, JobState, Status
 from ..errors import DuplicateKey, TmError
 from ..installation import Installation, node_name
-from ..publisher import ONE_MORE_TRY, publish
+from ..publisher import ONE_MORE_TRY, hand_over, publish
 from ..store import executions, jobs, keys
 from ..store.database import Transaction
 from .handle import JobHandle
@@ -30,7 +30,8 @@ def write_requests(installation: Installation, requests: Sequence[Request], sess
 def _write(
     installation: Installation, requests: Sequence[Request], tx: Transaction, after_commit: AfterCommit | None
 ) -> list[JobHandle]:
-    ready = [_prepared(request, publishes=after_commit is not None) for request in requests]
+    publishes = after_commit is not None and installation.settings.tm_max_in_flight is None
+    ready = [_prepared(request, publishes=publishes) for request in requests]
     if len(ready) == 1:
         handles = [_insert_one(installation, tx, ready[0])]
     else:
@@ -46,8 +47,8 @@ def _write(
 
 
 def _prepared(request: Request, *, publishes: bool) -> Request:
-    """Write what is due at once as dispatched, if this process will know when to publish it."""
-    if not (request.is_immediate and publishes) or clock.moved_time() is not None:
+    """Write what is due at once as dispatched, if this process will know when to publish it and nothing limits it."""
+    if not (request.is_immediate and publishes) or request.job.slot or clock.moved_time() is not None:
         return request
     job = replace(request.job, state=JobState.DISPATCHED, claimed_by=node_name("producer"), dispatches=1)
     return replace(request, job=job)
@@ -152,10 +153,10 @@ def _taken(installation: Installation, request: Request, id: str, run_at: dateti
 
 def _publish(installation: Installation, outgoing: Sequence[Job]) -> None:
     """Publish after commit. Nothing here may raise: the rows are written, and beat is the safety net."""
-    refused = publish(installation, outgoing, policy=ONE_MORE_TRY).refused
-    if not refused:
-        return
+    published = publish(installation, outgoing, policy=ONE_MORE_TRY)
     try:
-        installation.database.run(lambda tx: jobs.release(tx, refused))
+        hand_over(installation, published.sent)
+        if published.refused:
+            installation.database.run(lambda tx: jobs.release(tx, published.refused))
     except TmError:
-        logger.warning("the broker refused %d jobs; beat dispatches them when their lease ends", len(refused))
+        logger.warning("%d jobs were not settled; beat looks after them when their lease ends", len(outgoing))

@@ -22,7 +22,9 @@ from ..domain.job import (
     MAX_KEY,
     MAX_TASK,
     Job,
+    Slot,
     Source,
+    checked_concurrency,
     checked_priority,
     checked_retries,
     checked_text,
@@ -35,7 +37,7 @@ from ..installation import Installation
 T = TypeVar("T")
 OPTIONS = (
     "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
-    "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor",
+    "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor", "concurrency_key", "concurrency",
 )  # fmt: skip
 DUPLICATES = ("return", "replace", "raise")
 PAST_TOLERANCE = timedelta(seconds=1)  # "now" was a moment ago when it gets here
@@ -75,6 +77,7 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
     args, kwargs = _arguments(signature, task)
     key = _key(task, options.get("key"), args, kwargs)
     keep_key = options.get("keep_key", getattr(task, "keep_key", None))
+    lane, most = _lane(task, options, args, kwargs)
     job = Job(
         id=checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID),
         task=checked_text(signature.task, field="task", limit=MAX_TASK),
@@ -93,6 +96,9 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
         priority=_optional(checked_priority, said.get("priority")),
         expires_at=_expiry(said.get("expires"), now),
         timeout=_optional(checked_timeout, options.get("timeout", getattr(task, "timeout", None))),
+        concurrency_key=lane,
+        concurrency=most,
+        slot=Slot.OPEN if lane else None,
         source=Source.DEFERRED,
         options=_celery_options(signature),
         actor=_optional_text("actor", options.get("actor"), 255),
@@ -183,6 +189,18 @@ def _key(task: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if given is None and task is not None:
         given = key_by_rule(getattr(task, "key", None), args, kwargs)
     return _optional_text("key", given, MAX_KEY)
+
+
+def _lane(
+    task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str | None, int | None]:
+    """Return the concurrency key and its limit, as given or as the task's own rule makes them."""
+    key, limit = options.get("concurrency_key"), options.get("concurrency")
+    if key is None and task is not None:
+        key = key_by_rule(getattr(task, "concurrency_key", None), args, kwargs, field="concurrency_key")
+    if limit is None and key is not None:
+        limit = getattr(task, "concurrency", None)
+    return checked_concurrency(key, limit)
 
 
 def _retries(task: Any, options: Mapping[str, Any]) -> int | None:

@@ -11,8 +11,8 @@ from ..domain.execution import Failure, Outcome
 from ..domain.job import Job
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..installation import Installation
-from ..publisher import publish
-from ..store import jobs, occurrences, settlement
+from ..publisher import hand_over, publish
+from ..store import jobs, lanes, occurrences, settlement
 from ..store.database import Transaction
 
 
@@ -23,6 +23,7 @@ class Dispatched:
     claimed: int
     sent: int
     error: str | None = None
+    full: bool = False  # `tm_max_in_flight` leaves no room for more
 
 
 class Dispatcher:
@@ -35,12 +36,13 @@ class Dispatcher:
     def dispatch_due(self, *, limit: int | None = None) -> Dispatched:
         """Claim and publish up to `limit` due jobs."""
         started = time.perf_counter()
-        claimed, live = self.claim(limit or self.installation.settings.tm_claim_batch)
+        claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch)
         published = publish(self.installation, live) if live else None
         if published is None:
-            return Dispatched(claimed=claimed, sent=0)
+            return Dispatched(claimed=claimed, sent=0, full=full)
         if published.refused:
             self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
+        hand_over(self.installation, published.sent)
         for job, wrong in published.unsendable:
             self._fail(job, f"it makes no message: {wrong}")
         events.emit(
@@ -51,7 +53,7 @@ class Dispatcher:
             verbose=self.installation.settings.tm_verbose,
         )
         error = published.error if published.refused else None
-        return Dispatched(claimed=claimed, sent=len(published.sent), error=error)
+        return Dispatched(claimed=claimed, sent=len(published.sent), error=error, full=full)
 
     def _fail(self, job: Job, error: str) -> None:
         """Count a job that no broker will ever take as a failed try, so that it shows up among the dead letters."""
@@ -69,16 +71,26 @@ class Dispatcher:
 
     def claim(self, limit: int) -> tuple[int, Sequence[Job]]:
         """Take due jobs; return how many were taken, and those that are not too late to run."""
-        lease = self.installation.settings.tm_dispatch_lease
+        claimed, live, _ = self._claim(limit)
+        return claimed, live
 
-        def work(tx: Transaction) -> tuple[int, Sequence[Job]]:
-            claimed = jobs.claim_due(tx, node=self.node, lease=lease, limit=limit)
+    def _claim(self, limit: int) -> tuple[int, Sequence[Job], bool]:
+        lease, most = self.installation.settings.tm_dispatch_lease, self.installation.settings.tm_max_in_flight
+
+        def work(tx: Transaction) -> tuple[int, Sequence[Job], bool]:
+            room = limit if most is None else min(limit, lanes.room_left(tx, most))
+            if room <= 0:
+                return 0, [], True
+            # Those that take turns first, but never all of the room: neither kind waits for the other.
+            claimed = lanes.claim_due(tx, node=self.node, lease=lease, limit=max(room // 2, 1))
+            if room > len(claimed):
+                claimed += jobs.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
             late = {job.id for job in claimed if job.claimed_at and job.is_expired(job.claimed_at)}
             for job in claimed:
                 if job.id in late:
                     settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
             live = [job for job in claimed if job.id not in late]
             occurrences.queue(tx, [job.occurrence for job in live if job.occurrence])
-            return len(claimed), live
+            return len(claimed), live, False
 
         return self.installation.database.run(work)

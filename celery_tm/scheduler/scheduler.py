@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +16,15 @@ from celery.beat import Scheduler as CeleryScheduler
 from .. import events
 from ..errors import TmError
 from ..installation import Installation, node_name
+from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..store import agenda, nodes
 from .dispatcher import Dispatcher
 from .outage import Outages
-from .planner import BATCH, Planner
+from .planner import Planner
+from .seeding import Seeder
 from .wakeup import Waiter, undisturbed, waiter_for
+from .zones import ZoneWatch
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +49,10 @@ class Scheduler(CeleryScheduler):
         self.dispatcher = Dispatcher(self.installation, self.node)
         self.outages = Outages(self.app)
         self.waiter: Waiter = waiter_for(self.installation.database)
+        self.seeder = Seeder(self.installation)
+        self.zones = ZoneWatch(self.installation)
         self._seen_at = 0.0
         self._open = True
-        if self.app.conf.beat_schedule:
-            logger.warning(
-                "beat_schedule has %d entries that this scheduler does not read: add them with tm.definitions.add(…) "
-                "or `celery -A app tm definitions load FILE`",
-                len(self.app.conf.beat_schedule),
-            )
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do one round, wait for the next, and return 0: the waiting is done here, where beat can be woken."""
@@ -80,42 +78,55 @@ class Scheduler(CeleryScheduler):
         until = time.monotonic() + TICK_BUDGET
         try:
             self._be_seen()
+            self.seeder.seed_once()
+            self.zones.check_once()
             ahead = self._look()
-            if ahead.is_due(ahead.definition_at):
-                self._drain(lambda: self.planner.plan_due() >= BATCH, until)
-            if ahead.is_due(ahead.job_at) or ahead.is_due(ahead.definition_at):
-                self._dispatch(until)
+            full = self._plan_and_dispatch(ahead, until)
             if ahead.is_due(ahead.lease_at):
                 self._sweep()
+            if ahead.is_due(ahead.deadline_at):
+                self._reap()
             self.outages.over("database")
             later = self._look() if ahead.seconds == 0 else ahead
         except TmError as error:
             return self.outages.begun("database", str(error))
         wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
-        if wait == 0 and later.same_due(ahead):
-            wait = BREATH  # somebody else holds what is due
+        if wait == 0 and (full or later.same_due(ahead)):
+            wait = BREATH  # there is no room for more, or somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
+
+    def _plan_and_dispatch(self, ahead: agenda.Agenda, until: float) -> bool:
+        """Plan and dispatch by turns, so that a long catch-up holds up nobody; say whether there is no room for more."""
+        planning = ahead.is_due(ahead.definition_at)
+        dispatching, full = planning or ahead.is_due(ahead.job_at), False
+        while planning or dispatching:
+            if planning:
+                planning = self.planner.plan_due().more
+            dispatching, full = self._dispatch()
+            dispatching = dispatching or planning
+            if time.monotonic() >= until:
+                break
+        return full
 
     def _look(self) -> agenda.Agenda:
         with self.installation.database.transaction(write=False) as tx:
             return agenda.look(tx)
 
-    def _drain(self, round: Callable[[], bool], until: float) -> None:
-        """Repeat a bounded round while it finds a full batch and there is time."""
-        while round() and time.monotonic() < until:
-            pass
+    def _dispatch(self) -> tuple[bool, bool]:
+        """Dispatch a batch; say whether more is due, and whether there is no room for it.
 
-    def _dispatch(self, until: float) -> None:
-        """Dispatch what is due; a broker that is away is left alone for a moment."""
-        batch = self.installation.settings.tm_claim_batch
-        while not self.outages.pause("broker"):
-            done = self.dispatcher.dispatch_due()
-            if done.error:
-                self.outages.begun("broker", done.error)
-            elif done.sent:
-                self.outages.over("broker")
-            if done.claimed < batch or time.monotonic() >= until:
-                break
+        A broker that is away is left alone for a moment.
+        """
+        if self.outages.pause("broker"):
+            return False, False
+        done = self.dispatcher.dispatch_due()
+        if done.error:
+            self.outages.begun("broker", done.error)
+        elif done.sent:
+            self.outages.over("broker")
+        # Half a batch is as much as those that take turns may fill.
+        more = not done.error and done.claimed >= self.installation.settings.tm_claim_batch // 2
+        return more and done.claimed > 0, done.full
 
     def _sweep(self) -> None:
         batch = self.installation.settings.tm_claim_batch
@@ -127,6 +138,10 @@ class Scheduler(CeleryScheduler):
         for job, failure, then in swept.orphaned:
             if then is not None:
                 events.emit_failure(self.app, job, failure, then)
+
+    def _reap(self) -> None:
+        for job, failure, then in reap(self.installation.database, limit=self.installation.settings.tm_claim_batch):
+            events.emit_failure(self.app, job, failure, then)
 
     def _be_seen(self) -> None:
         if time.monotonic() - self._seen_at < SEEN_EVERY:

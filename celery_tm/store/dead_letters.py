@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 
 from ..domain.execution import MAX_ERROR, MAX_TRACEBACK, Failure, cut
-from ..domain.job import Job, JobState
+from ..domain.job import Job, JobState, Slot
 from . import jobs, tables
 from .database import Transaction
 
@@ -85,6 +85,7 @@ def revive(tx: Transaction, letter: DeadLetter) -> Job | None:
     job = replace(
         letter.job, state=JobState.PENDING, attempt=attempt, tries_from=attempt, dispatches=0, lease_until=None,
         claimed_by=None, claimed_at=None, cancel_requested=False, progress=None, run_at=tx.read_now(), expires_at=None,
+        slot=Slot.OPEN if letter.job.concurrency_key else None,
     )  # fmt: skip
     return job if tx.insert_new(jobs.job, jobs.columns_of(job)) else None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row, bindparam, select, update
@@ -13,10 +13,14 @@ from ..domain.definition import COLUMNS, Definition
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
-from . import tables
+from . import calendars, tables
 from .database import Transaction
 
 definition = tables.definition
+# What planning moves; everything else is a person's to change.
+MOVED = (
+    "planned_until", "planned_offset", "next_run_at", "last_run_at", "runs", "catching_up_from", "spaced_until",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +38,14 @@ def lock_due(tx: Transaction, *, limit: int) -> tuple[list[Definition], list[Bro
     The lock makes one beat plan a definition at a time; what others hold is passed over.
     """
     query = select(definition).where(definition.c.next_run_at <= tx.now).order_by(definition.c.next_run_at).limit(limit)
+    rows = tx.execute(tx.dialect.locked(query)).all()
+    closed = _closed(tx, rows)
     due: list[Definition] = []
     broken: list[Broken] = []
-    for row in tx.execute(tx.dialect.locked(query)).all():
+    for row in rows:
         try:
-            due.append(read_definition(row))
-        except ValueError as error:  # written by a newer release, or by hand
+            due.append(read_definition(row, closed))
+        except (ValueError, KeyError) as error:  # written by a newer release, or by hand
             broken.append(Broken(id=row.id, name=row.name, error=str(error)))
     return due, broken
 
@@ -49,16 +55,13 @@ def postpone(tx: Transaction, id: str, delay: timedelta) -> None:
     tx.execute(update(definition).where(definition.c.id == id).values(next_run_at=tx.later(delay)))
 
 
-def advance(tx: Transaction, moved: Sequence[tuple[str, datetime, datetime | None, datetime | None]]) -> None:
-    """Move definitions (id, planned_until, next_run_at, last_run_at) forward past what was decided."""
+def advance(tx: Transaction, moved: Sequence[Definition]) -> None:
+    """Move definitions forward past what was decided. The caller holds their locks."""
     if not moved:
         return
-    change = (
-        update(definition)
-        .where(definition.c.id == bindparam("the_id"))
-        .values(planned_until=bindparam("planned"), next_run_at=bindparam("following"), last_run_at=bindparam("last"))
-    )
-    tx.execute(change, [{"the_id": i, "planned": p, "following": n, "last": last} for i, p, n, last in moved])
+    change = update(definition).where(definition.c.id == bindparam("the_id"))
+    change = change.values({name: bindparam(f"new_{name}") for name in MOVED})
+    tx.execute(change, [{"the_id": m.id, **{f"new_{name}": getattr(m, name) for name in MOVED}} for m in moved])
 
 
 def add(tx: Transaction, value: Definition) -> bool:
@@ -75,19 +78,59 @@ def save(tx: Transaction, value: Definition, *, version: int) -> bool:
 
 def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None:
     """Return the definition of this name."""
-    query = select(definition).where(definition.c.name == name)
+    return _first(tx, definition.c.name == name, lock=lock)
+
+
+def find_by_id(tx: Transaction, id: str, *, lock: bool = False) -> Definition | None:
+    """Return the definition with this id."""
+    return _first(tx, definition.c.id == id, lock=lock)
+
+
+def _first(tx: Transaction, condition: Any, *, lock: bool) -> Definition | None:
+    query = select(definition).where(condition)
     if lock and tx.dialect.skips_locked:
         query = query.with_for_update()
-    row = tx.execute(query).first()
-    return read_definition(row) if row else None
+    found = _read_all(tx, tx.execute(query).all())
+    return found[0] if found else None
 
 
-def select_definitions(tx: Transaction, *, group: str | None = None, limit: int | None = None) -> list[Definition]:
-    """Return definitions by name."""
+def select_definitions(
+    tx: Transaction,
+    *,
+    group: str | None = None,
+    origin: str | None = None,
+    after: str | None = None,
+    retired: bool = True,
+    limit: int | None = None,
+) -> list[Definition]:
+    """Return definitions by name: of a group, of an origin, those after a name."""
     query = select(definition).order_by(definition.c.name).limit(limit)
-    if group is not None:
-        query = query.where(definition.c.group == group)
-    return [read_definition(row) for row in tx.execute(query)]
+    for column, wanted in ((definition.c.group, group), (definition.c.origin, origin)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    if after is not None:
+        query = query.where(definition.c.name > after)
+    if not retired:
+        query = query.where(definition.c.retired_at.is_(None))
+    return _read_all(tx, tx.execute(query).all())
+
+
+def select_using(tx: Transaction, calendar: str) -> list[Definition]:
+    """Return the definitions that name a calendar."""
+    query = select(definition).where(definition.c.calendars.is_not(None)).order_by(definition.c.name)
+    if tx.dialect.skips_locked:
+        query = query.with_for_update()
+    rows = [row for row in tx.execute(query) if calendar in (row.calendars or ())]
+    return _read_all(tx, rows)
+
+
+def select_by_id(tx: Transaction, *, after: str, limit: int) -> list[Definition]:
+    """Return definitions in local time zones by id, those after an id: to walk over all of them in steps."""
+    query = select(definition).where(definition.c.id > after, definition.c.timezone != "UTC").order_by(definition.c.id)
+    query = query.where(definition.c.retired_at.is_(None)).limit(limit)
+    if tx.dialect.skips_locked:
+        query = query.with_for_update()
+    return _read_all(tx, tx.execute(query).all())
 
 
 def names(tx: Transaction) -> list[str]:
@@ -95,16 +138,32 @@ def names(tx: Transaction) -> list[str]:
     return list(tx.execute(select(definition.c.name).limit(10_000)).scalars())
 
 
+def names_of(tx: Transaction, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of definitions by id."""
+    query = select(definition.c.id, definition.c.name).where(definition.c.id.in_(ids))
+    return {row.id: row.name for row in tx.execute(query)}
+
+
 def remove(tx: Transaction, id: str) -> bool:
     """Delete a definition; its occurrences and executions stay as history."""
     return tx.execute(definition.delete().where(definition.c.id == id)).rowcount == 1
 
 
-def read_definition(row: Row[Any]) -> Definition:
-    """Return a row as a value."""
+def _read_all(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Definition]:
+    closed = _closed(tx, rows)
+    return [read_definition(row, closed) for row in rows]
+
+
+def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str, ...]]:
+    return calendars.entries(tx, {name for row in rows for name in row.calendars or ()})
+
+
+def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
+    """Return a row as a value; `closed` is what the calendars it names say."""
     values = {name: row._mapping[name] for name in COLUMNS}
     values["gap"] = Gap(values["gap"])
     values["fold"] = Fold(values["fold"]) if values["fold"] else None
     values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])
+    values["excluded"], values["calendars"] = tuple(values["excluded"] or ()), tuple(values["calendars"] or ())
     values["options"] = values["options"] or {}
-    return Definition(**values)
+    return Definition(**values, closed={name: closed[name] for name in values["calendars"]})

@@ -68,6 +68,12 @@ def of_job(tx: Transaction, job: str) -> list[Execution]:
     return [read_execution(row) for row in tx.execute(query)]
 
 
+def of_occurrence(tx: Transaction, occurrence: str) -> list[Execution]:
+    """Return every recorded attempt of an occurrence, the last one first."""
+    query = select(execution).where(execution.c.occurrence == occurrence).order_by(execution.c.attempt.desc())
+    return [read_execution(row) for row in tx.execute(query)]
+
+
 def latest(
     tx: Transaction, *, task: str | None = None, definition: str | None = None, job: str | None = None, limit: int = 50
 ) -> Sequence[Execution]:

@@ -11,14 +11,14 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, case, delete, func, insert, null, or_, select, update
+from sqlalchemy import Row, Update, and_, case, delete, func, insert, null, or_, select, update
 
-from ..domain.job import Job, JobState, Source
+from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
 from . import tables
 from .database import Transaction
 from .dialects import Moment, pairs
-from .tables import IS_DISPATCHED, IS_LEASED, IS_PENDING, IS_RUNNING
+from .tables import IS_DISPATCHED, IS_LEASED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
@@ -30,6 +30,7 @@ def read_job(row: Row[Any]) -> Job:
     values = {name: row._mapping[name] for name in COLUMNS}
     values["state"] = JobState(values["state"])
     values["source"] = Source(values["source"])
+    values["slot"] = Slot(values["slot"]) if values["slot"] else None
     values["options"] = values["options"] or {}
     return Job(**values)
 
@@ -124,16 +125,34 @@ def select_jobs(
 
 
 def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
-    """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased."""
-    due = select(job.c.id).where(IS_PENDING, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
-    claim = update(job).values(
+    """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased.
+
+    Jobs whose number is limited by a key are claimed by `store.lanes`.
+    """
+    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
+    return _in_order(tx.update_returning(job, due, _claiming(tx, node, lease)))
+
+
+def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -> list[Job]:
+    """Take these pending jobs for `node`. The caller has locked them."""
+    if not ids:
+        return []
+    chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
+    return _in_order(tx.update_returning(job, chosen, _claiming(tx, node, lease)))
+
+
+def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
+    return update(job).values(
         state=JobState.DISPATCHED,
         claimed_by=node,
         claimed_at=tx.now,
         lease_until=_dispatch_lease(tx, lease),
         dispatches=job.c.dispatches + 1,
     )
-    return sorted(map(read_job, tx.update_returning(job, due, claim)), key=lambda taken: (taken.run_at, taken.id))
+
+
+def _in_order(rows: Sequence[Row[Any]]) -> list[Job]:
+    return sorted(map(read_job, rows), key=lambda taken: (taken.run_at, taken.id))
 
 
 def _dispatch_lease(tx: Transaction, lease: timedelta) -> Any:
@@ -171,7 +190,7 @@ def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedel
         .correlate(job)
         .exists()
     )
-    may_start = or_(IS_DISPATCHED, and_(IS_PENDING, job.c.run_at <= tx.now))
+    may_start = or_(IS_DISPATCHED, and_(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now))
     in_time = or_(job.c.expires_at.is_(None), job.c.expires_at > tx.now)
     row = tx.update_one(
         job,
@@ -247,6 +266,20 @@ def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
         query = select(job).where(IS_LEASED, state, job.c.lease_until <= tx.now).order_by(job.c.lease_until).limit(limit)
         found += [read_job(row) for row in tx.execute(tx.dialect.locked(query))]
     return found
+
+
+def of_occurrence(tx: Transaction, occurrence: str) -> list[Job]:
+    """Return the owed jobs of an occurrence."""
+    return [read_job(row) for row in tx.execute(select(job).where(job.c.occurrence == occurrence))]
+
+
+def lock_of_occurrences(tx: Transaction, occurrences: Sequence[str]) -> list[Job]:
+    """Lock and return the owed jobs of these occurrences."""
+    if not occurrences:
+        return []
+    query = select(job).where(job.c.occurrence.in_(occurrences))
+    query = query.with_for_update() if tx.dialect.skips_locked else query
+    return [read_job(row) for row in tx.execute(query)]
 
 
 def lock_matching(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, insert, literal_column, select, update
+from sqlalchemy import Row, case, delete, func, insert, literal_column, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
+from ..domain.overlap import Active
 from . import tables
 from .database import Transaction
-from .tables import IS_ACTIVE
+from .dialects import Moment
+from .tables import IS_ACTIVE, IS_OCCURRING, IS_PLANNED_AHEAD
 
 occurrence = tables.occurrence
 COLUMNS = tuple(f.name for f in fields(Occurrence))
@@ -20,8 +23,10 @@ COLUMNS = tuple(f.name for f in fields(Occurrence))
 def known(tx: Transaction, ids: Sequence[str]) -> set[str]:
     """Return which of these instants are decided already."""
     found: set[str] = set()
+    decided = occurrence.c.decided_at.is_not(None)
     for start in range(0, len(ids), 1000):
-        found.update(tx.execute(select(occurrence.c.id).where(occurrence.c.id.in_(ids[start : start + 1000]))).scalars())
+        chosen = select(occurrence.c.id).where(occurrence.c.id.in_(ids[start : start + 1000]), decided)
+        found.update(tx.execute(chosen).scalars())
     return found
 
 
@@ -31,12 +36,31 @@ def insert_many(tx: Transaction, rows: Sequence[Occurrence]) -> None:
         tx.execute(insert(occurrence), [{name: getattr(row, name) for name in COLUMNS} for row in rows])
 
 
-def count_active(tx: Transaction, definitions: Sequence[str]) -> dict[str, int]:
+def count_active(tx: Transaction, definitions: Sequence[str]) -> dict[str, Active]:
     """Return how many occurrences of each definition are still owed: "is it running" is a question to the database."""
     if not definitions:
         return {}
-    query = select(occurrence.c.definition, func.count()).where(IS_ACTIVE, occurrence.c.definition.in_(definitions))
-    return {row[0]: row[1] for row in tx.execute(query.group_by(occurrence.c.definition))}
+    regular = func.sum(case((occurrence.c.is_recovery.is_(True), 0), else_=1))
+    query = select(occurrence.c.definition, func.count(), regular).where(IS_ACTIVE, occurrence.c.definition.in_(definitions))
+    return {row[0]: Active(row[1], int(row[2])) for row in tx.execute(query.group_by(occurrence.c.definition))}
+
+
+def active_of(tx: Transaction, definition: str) -> list[str]:
+    """Return the ids of what a definition still owes, the oldest first."""
+    query = select(occurrence.c.id).where(IS_ACTIVE, occurrence.c.definition == definition)
+    return list(tx.execute(query.order_by(occurrence.c.scheduled_at)).scalars())
+
+
+def planned_ahead(tx: Transaction, definition: str) -> dict[str, Occurrence]:
+    """Return what is planned ahead of a definition, by id."""
+    query = select(occurrence).where(IS_PLANNED_AHEAD, occurrence.c.definition == definition)
+    return {row.id: read_occurrence(row) for row in tx.execute(query)}
+
+
+def remove_planned(tx: Transaction, ids: Sequence[str]) -> None:
+    """Delete what was planned ahead: it is decided now, or will not come."""
+    for start in range(0, len(ids), 1000):
+        tx.execute(delete(occurrence).where(occurrence.c.id.in_(ids[start : start + 1000]), IS_PLANNED_AHEAD))
 
 
 def queue(tx: Transaction, ids: Sequence[str]) -> None:
@@ -46,20 +70,37 @@ def queue(tx: Transaction, ids: Sequence[str]) -> None:
         tx.execute(update(occurrence).where(occurrence.c.id.in_(ids), pending).values(state=OccurrenceState.QUEUED))
 
 
-def start(tx: Transaction, id: str) -> None:
-    """Mark an occurrence as running; its start is that of its first attempt."""
-    first = func.coalesce(occurrence.c.started_at, tx.now)
-    tx.execute(update(occurrence).where(occurrence.c.id == id).values(state=OccurrenceState.RUNNING, started_at=first))
+def start(tx: Transaction, id: str, *, deadline: Moment) -> None:
+    """Mark an occurrence as running; its start and its deadline are those of its first attempt."""
+    first = {"started_at": tx.now, "deadline_at": deadline}
+    values = {name: func.coalesce(occurrence.c[name], moment) for name, moment in first.items()}
+    tx.execute(update(occurrence).where(occurrence.c.id == id).values(state=OccurrenceState.RUNNING, **values))
 
 
 def end(tx: Transaction, id: str, state: OccurrenceState, *, reason: str | None = None) -> None:
-    """Mark an occurrence as ended."""
-    tx.execute(update(occurrence).where(occurrence.c.id == id).values(state=state, reason=reason, ended_at=tx.now))
+    """Mark an occurrence as ended; without a reason it keeps the one it has."""
+    values: dict[str, Any] = {"state": state, "ended_at": tx.now} | ({"reason": reason} if reason else {})
+    tx.execute(update(occurrence).where(occurrence.c.id == id).values(values))
+
+
+def lock_overdue(tx: Transaction, *, limit: int) -> list[Occurrence]:
+    """Lock and return occurrences that run past their deadline, the longest first; those of others are passed over."""
+    query = select(occurrence).where(IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
+    query = query.order_by(occurrence.c.deadline_at).limit(limit)
+    return [read_occurrence(row) for row in tx.execute(tx.dialect.locked(query))]
+
+
+def last_ended(tx: Transaction, definition: str, *, count: int) -> list[OccurrenceState]:
+    """Return how the last runs of a definition ended, the latest first."""
+    ends = (OccurrenceState.COMPLETED, OccurrenceState.FAILED, OccurrenceState.STALE)
+    query = select(occurrence.c.state).where(occurrence.c.definition == definition, occurrence.c.state.in_(ends))
+    rows = tx.execute(query.order_by(occurrence.c.scheduled_at.desc()).limit(count))
+    return [OccurrenceState(state) for state in rows.scalars()]
 
 
 def reopen(tx: Transaction, id: str) -> None:
     """Mark an occurrence as owed again: its dead letter was revived."""
-    values = {"state": OccurrenceState.PENDING, "reason": None, "ended_at": None}
+    values = {"state": OccurrenceState.PENDING, "reason": None, "ended_at": None, "started_at": None, "deadline_at": None}
     tx.execute(update(occurrence).where(occurrence.c.id == id).values(values))
 
 
@@ -69,10 +110,29 @@ def find(tx: Transaction, id: str) -> Occurrence | None:
     return read_occurrence(row) if row else None
 
 
-def of_definition(tx: Transaction, definition: str, *, limit: int = 50) -> list[Occurrence]:
-    """Return the latest instants of a definition."""
+def of_definition(
+    tx: Transaction, definition: str, *, limit: int = 50, until: datetime | None = None, since: datetime | None = None
+) -> list[Occurrence]:
+    """Return the latest instants of a definition, those planned ahead included."""
     query = select(occurrence).where(occurrence.c.definition == definition).order_by(occurrence.c.scheduled_at.desc())
+    if until is not None:
+        query = query.where(occurrence.c.scheduled_at <= until)
+    if since is not None:
+        query = query.where(occurrence.c.scheduled_at >= since)
     return [read_occurrence(row) for row in tx.execute(query.limit(limit))]
+
+
+def latest_of_each(tx: Transaction, definitions: Sequence[str], *, count: int) -> dict[str, list[Occurrence]]:
+    """Return the last decided instants of each definition: one statement, and one stretch of the index for each."""
+    found: dict[str, list[Occurrence]] = {id: [] for id in definitions}
+    for start in range(0, len(definitions), 100):
+        parts = []
+        for id in definitions[start : start + 100]:
+            part = select(occurrence).where(occurrence.c.definition == id, occurrence.c.decided_at.is_not(None))
+            parts.append(select(part.order_by(occurrence.c.scheduled_at.desc()).limit(count).subquery()))
+        for row in tx.execute(union_all(*parts)):
+            found[row.definition].append(read_occurrence(row))
+    return {id: sorted(rows, key=lambda row: row.scheduled_at, reverse=True) for id, rows in found.items()}
 
 
 def read_occurrence(row: Row[Any]) -> Occurrence:

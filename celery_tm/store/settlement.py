@@ -6,6 +6,7 @@ transaction, with all that a stale worker would have written, rolls back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import Bury, TryAgain
 from ..errors import LeaseLost
-from . import audit, dead_letters, executions, jobs, keys, occurrences
+from . import audit, dead_letters, executions, jobs, keys, lanes, occurrences, pausing
 from .database import Transaction
 
 
@@ -28,8 +29,23 @@ def succeed(tx: Transaction, job: Job, *, result: str | None, message: str | Non
         keys.keep(
             tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=execution, result=result, keep=keep
         )  # fmt: skip
+    _end(tx, job, OccurrenceState.COMPLETED)
+
+
+def hand_over(tx: Transaction, job: Job, *, message: str) -> bool:
+    """A plain Celery task was sent: its end will not be seen, so it counts as done. False: somebody was faster."""
+    if not jobs.remove_waiting(tx, job.id, job.attempt):
+        return False
+    executions.record(tx, replace(job, state=JobState.PENDING), Outcome.SUCCEEDED, message=message)
+    _end(tx, job, OccurrenceState.COMPLETED, reason=message)
+    return True
+
+
+def _end(tx: Transaction, job: Job, state: OccurrenceState, *, reason: str | None = None) -> None:
+    """The job is no longer owed: its occurrence has ended, and the next one of its key may go on."""
     if job.occurrence:
-        occurrences.end(tx, job.occurrence, OccurrenceState.COMPLETED)
+        occurrences.end(tx, job.occurrence, state, reason=reason)
+    lanes.free(tx, job)
 
 
 def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> TryAgain | Bury | None:
@@ -39,6 +55,8 @@ def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> 
         return then
     if isinstance(then, TryAgain) and jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
         executions.record(tx, job, failure.outcome, failure=failure)
+        if job.occurrence is None:
+            lanes.free(tx, job)  # an occurrence keeps its slot until it has ended
         if then.delay < WAKE_WITHIN:
             tx.wake()
         return then
@@ -46,15 +64,20 @@ def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> 
     return None
 
 
-def bury(tx: Transaction, job: Job, failure: Failure, then: Bury) -> None:
-    """The tries are used up: the row moves to the dead letters."""
-    if not jobs.remove_running(tx, job.id, job.attempt):
+def bury(
+    tx: Transaction, job: Job, failure: Failure, then: Bury, *, state: OccurrenceState = OccurrenceState.FAILED
+) -> None:
+    """The tries, or the time, are used up: the row moves to the dead letters."""
+    running = job.state is JobState.RUNNING
+    if not (jobs.remove_running if running else jobs.remove_waiting)(tx, job.id, job.attempt):
         raise LeaseLost(job.id, job.attempt)
-    executions.record(tx, job, failure.outcome, failure=failure)
+    if running:  # else its last attempt is recorded already
+        executions.record(tx, job, failure.outcome, failure=failure)
     dead_letters.bury(tx, job, reason=then.reason, failure=failure)
     audit.note(tx, "bury", f"job:{job.id}", reason=then.reason, after={"task": job.task, "attempt": job.attempt})
+    _end(tx, job, state, reason=then.reason)
     if job.occurrence:
-        occurrences.end(tx, job.occurrence, OccurrenceState.FAILED, reason=then.reason)
+        pausing.pause_if_failing(tx, job.occurrence)
 
 
 WAKE_WITHIN = timedelta(seconds=1)
@@ -65,8 +88,7 @@ def stop(tx: Transaction, job: Job, *, message: str | None = None) -> None:
     if not jobs.remove_running(tx, job.id, job.attempt):
         raise LeaseLost(job.id, job.attempt)
     executions.record(tx, job, Outcome.CANCELLED, message=message)
-    if job.occurrence:
-        occurrences.end(tx, job.occurrence, OccurrenceState.CANCELLED, reason=message)
+    _end(tx, job, OccurrenceState.CANCELLED, reason=message)
 
 
 def drop(tx: Transaction, job: Job, outcome: Outcome, *, reason: str, actor: str | None = None) -> bool:
@@ -75,6 +97,12 @@ def drop(tx: Transaction, job: Job, outcome: Outcome, *, reason: str, actor: str
         return False
     # The attempt did not start; whoever dispatched it is not its worker.
     executions.record(tx, replace(job, state=JobState.PENDING), outcome, message=reason, actor=actor)
-    if job.occurrence:
-        occurrences.end(tx, job.occurrence, OccurrenceState.CANCELLED, reason=reason)
+    _end(tx, job, OccurrenceState.CANCELLED, reason=reason)
     return True
+
+
+def make_room(tx: Transaction, occurrences_owed: Sequence[str], *, reason: str) -> None:
+    """Cancel what is owed of these occurrences: what waits goes at once, what runs is asked to stop."""
+    for job in jobs.lock_of_occurrences(tx, occurrences_owed):
+        if not drop(tx, job, Outcome.CANCELLED, reason=reason):
+            jobs.request_cancel(tx, job.id, job.attempt)

@@ -21,12 +21,13 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    and_,
     literal_column,
     text,
 )
 
 from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_TASK, JobState
-from ..domain.occurrence import ACTIVE
+from ..domain.occurrence import ACTIVE, OccurrenceState
 from .types import Duration, Instant, Json, LongText
 
 metadata = MetaData()
@@ -54,6 +55,9 @@ def _job_columns() -> list[Column[object]]:
         Column("entity_id", String(MAX_ENTITY)),
         Column("scope", Json),
         Column("run_at", Instant, nullable=False),
+        Column("scheduled_at", Instant),
+        Column("covers_from", Instant),
+        Column("covers_until", Instant),
         Column("created_at", Instant, nullable=False),
         Column("original_delay", Duration, nullable=False),
         Column("state", String(10), nullable=False),
@@ -69,7 +73,10 @@ def _job_columns() -> list[Column[object]]:
         Column("priority", SmallInteger),
         Column("expires_at", Instant),
         Column("timeout", Duration),
+        Column("execution_timeout", Duration),
         Column("concurrency_key", String(MAX_KEY)),
+        Column("concurrency", Integer),
+        Column("slot", String(4)),
         Column("occurrence", String(36)),
         Column("step", String(100)),
         Column("source", String(10), nullable=False),
@@ -86,7 +93,10 @@ job = Table(
     metadata,
     *_job_columns(),
     UniqueConstraint("dedupe_key", "task", name="tm_job_key"),
-    *partial("tm_job_due", "run_at", where="state = 'pending'", plain=("state", "run_at")),
+    # Jobs that need a slot have an index of their own: those that wait for one never stand in the way of the others.
+    *partial("tm_job_due", "run_at", where="state = 'pending' AND slot IS NULL", plain=("state", "slot", "run_at")),
+    *partial("tm_job_turn", "run_at", where="state = 'pending' AND slot = 'open'", plain=("slot", "state", "run_at")),
+    *partial("tm_job_lane", "concurrency_key", "run_at", where="slot IS NOT NULL"),
     *partial("tm_job_lease", "lease_until", where="state <> 'pending'", plain=("state", "lease_until")),
     *partial("tm_job_entity", "entity_id", "task", where="entity_id IS NOT NULL"),
     *partial("tm_job_occurrence", "occurrence", where="occurrence IS NOT NULL"),
@@ -160,6 +170,10 @@ definition = Table(
     Column("fold", String(10)),
     Column("starts_at", Instant),
     Column("ends_at", Instant),
+    Column("excluded", Json),
+    Column("calendars", Json),
+    Column("jitter", Duration),
+    Column("max_runs", Integer),
     Column("enabled", Boolean, nullable=False),
     Column("paused", Boolean, nullable=False),
     Column("group", String(100)),
@@ -168,11 +182,27 @@ definition = Table(
     Column("max_retries", Integer),
     Column("retry", Json),
     Column("overlap", String(20), nullable=False),
+    Column("concurrency_key", String(MAX_KEY)),
+    Column("concurrency", Integer),
     Column("recovery", String(20), nullable=False),
-    Column("timeout", Duration),
+    Column("recovery_count", Integer),
+    Column("recovery_within", Duration),
+    Column("recovery_spacing", Duration),
+    Column("execution_timeout", Duration),
+    Column("task_timeout", Duration),
+    Column("expires", Duration),
+    Column("pause_after", Integer),
+    Column("plan_ahead", Duration),
     Column("options", Json),
+    Column("origin", String(100)),
+    Column("retired_at", Instant),
     Column("version", Integer, nullable=False),
+    Column("next_edit", Json),
+    Column("runs", Integer, nullable=False, server_default=text("0")),
     Column("planned_until", Instant, nullable=False),
+    Column("planned_offset", Integer),
+    Column("catching_up_from", Instant),
+    Column("spaced_until", Instant),
     Column("next_run_at", Instant),
     Column("last_run_at", Instant),
     Column("created_at", Instant, nullable=False),
@@ -182,6 +212,7 @@ definition = Table(
     UniqueConstraint("name", name="tm_definition_name"),
     Index("tm_definition_due", "next_run_at"),
     Index("tm_definition_group", "group"),
+    Index("tm_definition_origin", "origin"),
     **OPTIONS,
 )
 
@@ -198,16 +229,59 @@ occurrence = Table(
     Column("covers_from", Instant),
     Column("covers_until", Instant),
     Column("replay_of", String(36)),
+    Column("decided_at", Instant),
     Column("started_at", Instant),
+    Column("deadline_at", Instant),
     Column("ended_at", Instant),
     Column("report", Json),
     Index("tm_occurrence_definition", "definition", "scheduled_at"),
+    Index("tm_occurrence_scheduled", "scheduled_at"),
+    *partial("tm_occurrence_deadline", "deadline_at", where="state = 'running'", plain=("state", "deadline_at")),
     *partial(
         "tm_occurrence_active",
         "definition",
         where="state IN ('pending', 'queued', 'running')",
         plain=("definition", "state"),
     ),
+    **OPTIONS,
+)
+
+version = Table(
+    "tm_version",
+    metadata,
+    Column("definition", String(36), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("at", Instant, nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("action", String(40), nullable=False),
+    Column("reason", LongText),
+    Column("stated", Json, nullable=False),
+    **OPTIONS,
+)
+
+calendar = Table(
+    "tm_calendar",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("entries", Json, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("updated_by", String(255)),
+    **OPTIONS,
+)
+
+lane = Table(
+    "tm_lane",
+    metadata,
+    Column("key", String(MAX_KEY), primary_key=True),
+    **OPTIONS,
+)
+
+mark = Table(
+    "tm_mark",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("value", LongText, nullable=False),
+    Column("at", Instant, nullable=False),
     **OPTIONS,
 )
 
@@ -260,5 +334,15 @@ def is_state(state: JobState) -> ColumnElement[bool]:
 IS_PENDING = is_state(JobState.PENDING)
 IS_DISPATCHED = is_state(JobState.DISPATCHED)
 IS_RUNNING = is_state(JobState.RUNNING)
+NEEDS_NO_SLOT = job.c.slot.is_(None)
+MAY_TAKE_SLOT = job.c.slot == literal_column("'open'")
+WAITS_FOR_SLOT = job.c.slot == literal_column("'held'")
 IS_LEASED = job.c.state != literal_column("'pending'")
-IS_ACTIVE = occurrence.c.state.in_([literal_column(f"'{state.value}'") for state in ACTIVE])
+# Owed: decided to run and not ended. What is only planned ahead has not been decided.
+IS_ACTIVE = and_(
+    occurrence.c.state.in_([literal_column(f"'{state.value}'") for state in ACTIVE]), occurrence.c.decided_at.is_not(None)
+)
+IS_PLANNED_AHEAD = and_(
+    occurrence.c.state == literal_column(f"'{OccurrenceState.PENDING.value}'"), occurrence.c.decided_at.is_(None)
+)
+IS_OCCURRING = occurrence.c.state == literal_column(f"'{OccurrenceState.RUNNING.value}'")

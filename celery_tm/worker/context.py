@@ -75,8 +75,14 @@ class JobContext:
 
     @property
     def scheduled_at(self) -> datetime:
-        """Return the instant this attempt was due."""
-        return self.job.run_at
+        """Return the instant of the job's occurrence, or else when this attempt was due."""
+        return self.job.scheduled_at or self.job.run_at
+
+    @property
+    def window(self) -> tuple[datetime, datetime] | None:
+        """Return the range [from, until) this run stands for, where its definition has recovery=compressed."""
+        job = self.job
+        return (job.covers_from, job.covers_until) if job.covers_from and job.covers_until else None
 
     @property
     def started_at(self) -> datetime | None:

@@ -118,6 +118,7 @@ def _call(task: Any) -> Call:
     """Return a direct call with all that is needed to send it again."""
     request = task.request
     info = request.delivery_info or {}
+    lane = _key(task, "concurrency_key")
     options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
     if info.get("exchange"):
         options |= {"exchange": info["exchange"], "routing_key": info.get("routing_key")}
@@ -126,19 +127,21 @@ def _call(task: Any) -> Call:
         task=task.name,
         args=request.args or (),
         kwargs=request.kwargs or {},
-        key=_key(task),
+        key=_key(task, "key"),
         keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
         max_retries=task.max_retries,
         retry=task.retry_policy,
         options=options,
         queue=None if info.get("exchange") else info.get("routing_key"),
         priority=info.get("priority") if isinstance(info.get("priority"), int) else None,
+        concurrency_key=lane,
+        concurrency=(task.concurrency or 1) if lane else None,
     )
 
 
-def _key(task: Any) -> str | None:
+def _key(task: Any, rule: str) -> str | None:
     try:
-        key = key_by_rule(task.key, task.request.args or (), task.request.kwargs or {})
+        key = key_by_rule(getattr(task, rule), task.request.args or (), task.request.kwargs or {})
     except InvalidValue:
         return None  # the body will fail on these arguments, and say so
     return None if key is None else fitting(str(key))

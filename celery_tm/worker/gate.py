@@ -16,7 +16,7 @@ from typing import Any
 
 from ..domain.codec import encode
 from ..domain.execution import Outcome
-from ..domain.job import MAX_ID, Job, JobState, Source
+from ..domain.job import MAX_ID, Job, JobState, Slot, Source
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue
 from ..installation import Installation
@@ -59,18 +59,20 @@ class Call:
     options: Mapping[str, Any]
     queue: str | None = None
     priority: int | None = None
+    concurrency_key: str | None = None
+    concurrency: int | None = None
 
 
 def admit_job(installation: Installation, id: str, attempt: int, *, worker: str) -> Decision:
     """Let in a delivery of a job's attempt, or say why not."""
-    lease = installation.settings.tm_lease
+    lease, stuck_after = installation.settings.tm_lease, installation.settings.tm_stuck_after
 
     def work(tx: Transaction) -> Decision:
         job = jobs.admit(tx, id, attempt, worker=worker, lease=lease)
         if job is None:
             return _refusal(tx, id, attempt)
         if job.occurrence:
-            occurrences.start(tx, job.occurrence)
+            occurrences.start(tx, job.occurrence, deadline=tx.later(job.execution_timeout or stuck_after))
         return Decision(verdict=Verdict.RUN, job=job)
 
     return installation.database.run(work)
@@ -103,6 +105,8 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
         refusal = _ran_before(tx, call) if tx.dialect.asks_key_first else None
         if refusal:
             return refusal
+        if job.concurrency_key is not None:
+            return _ran_before(tx, call) or _take_a_number(tx, job)
         written = jobs.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
         refusal = _ran_before(tx, call)
@@ -113,6 +117,14 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
         return refusal or _skip("it, or another job with its key, is in process")
 
     return installation.database.run(work)
+
+
+def _take_a_number(tx: Transaction, job: Job) -> Decision:
+    """Keep a direct call whose number is limited as a job that is due: beat dispatches it when a slot is free."""
+    waiting = replace(job, state=JobState.PENDING, claimed_by=None, dispatches=0)
+    written = jobs.insert_after(tx, waiting, delay=timedelta(0))
+    tx.wake()
+    return _skip("it waits for a slot of its concurrency key" if written else "it, or another job with its key, is owed")
 
 
 def _ran_before(tx: Transaction, call: Call) -> Decision | None:
@@ -142,6 +154,9 @@ def _job_of(call: Call) -> Job:
         options=call.options,
         queue=call.queue,
         priority=call.priority,
+        concurrency_key=call.concurrency_key,
+        concurrency=call.concurrency,
+        slot=Slot.OPEN if call.concurrency_key else None,
     )
 
 

@@ -22,13 +22,13 @@ from .. import clock, events
 from ..clock import parse_duration
 from ..domain.codec import encode
 from ..domain.execution import Failure, Outcome
-from ..domain.job import Job, Source, checked_timeout
+from ..domain.job import Job, Source, checked_concurrency, checked_timeout
 from ..domain.retry import Bury, TryAgain, read_policy
 from ..errors import DatabaseUnavailable, LeaseLost, TmError
 from ..installation import Installation
 from ..publisher import HARD_LIMIT_GRACE
+from . import builtin, delivery, recorder, unknown  # noqa: F401  (unknown listens for tasks nobody has)
 from . import context as contexts
-from . import delivery, recorder, unknown  # noqa: F401  (unknown listens for tasks nobody has)
 from .context import JobContext
 from .lease import keeper_of
 
@@ -45,11 +45,15 @@ class Task(celery.Task):
 
     abstract = True
     Request = "celery_tm.worker.request:Request"
+    tm_gated = True
 
     #: What makes two calls the same work: text like "order:{0}", or a callable that gets the arguments.
     key: ClassVar[str | Callable[..., str] | None] = None
     #: How long the key of a success refuses a second run; unset: `tm_keep_keys`.
     keep_key: ClassVar[timedelta | float | str | None] = None
+    #: What limits how many calls may be in flight: text like "tenant:{0}", or a callable; `concurrency` is the limit.
+    concurrency_key: ClassVar[str | Callable[..., str] | None] = None
+    concurrency: ClassVar[int | None] = None
     #: How long one attempt may take.
     timeout: ClassVar[timedelta | float | str | None] = None
     #: The backoff, from the option `retry=`; unset: proportional to the original delay.
@@ -66,6 +70,7 @@ class Task(celery.Task):
             cls.retry_policy = policy
         if cls.retry_policy is not None:
             read_policy(cls.retry_policy)
+        checked_concurrency("…" if cls.concurrency_key is not None else None, cls.concurrency)
         if cls.keep_key is not None:
             parse_duration(cls.keep_key, field="keep_key")
         if cls.timeout is not None:  # so that direct calls have it too
@@ -79,6 +84,12 @@ class Task(celery.Task):
         add_autoretry_behaviour(task)
         task.run = _recorded(task, task.run)
         return task
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Give the app the task that comes with this package."""
+        super().on_bound(app)
+        builtin.register(app, Task)
 
     @property
     def job(self) -> JobContext:

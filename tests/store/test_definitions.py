@@ -46,7 +46,7 @@ def audited(database: Database, name: str = "tick") -> list[tuple[str, str, Any]
 
 def test_what_was_stated_is_kept(tm: TimeManagement) -> None:
     stated = {"kwargs": {"a": 1}, "queue": "q", "priority": 3, "retry": {"kind": "linear", "base": "5s"}, "group": "g"}
-    add(tm, timezone="Europe/Warsaw", timeout="5m", overlap="allow", recovery="all", gap="skip", fold="both", **stated)
+    add(tm, timezone="Europe/Warsaw", task_timeout="5m", overlap="allow", recovery="all", gap="skip", fold="both", **stated)
     kept = tm.definitions.get("tick")
     assert (kept.kwargs, kept.queue, kept.priority, kept.group) == ('{"a": 1}', "q", 3, "g")
     assert (kept.timezone, kept.overlap, kept.recovery, kept.gap, kept.fold) == (
@@ -88,8 +88,13 @@ def test_an_edit_of_nothing_changes_nothing(tm: TimeManagement, database: Databa
 def test_a_stale_edit_is_refused_with_both_versions(tm: TimeManagement) -> None:
     add(tm)
     tm.definitions.update("tick", max_retries=1)
-    with pytest.raises(StaleVersion, match="version 2, the edit was made on version 1"):
-        tm.definitions.update("tick", version=1, max_retries=2)
+    tm.definitions.update("tick", schedule="*/2 * * * *", actor="alice")
+    with pytest.raises(StaleVersion) as refused:
+        tm.definitions.update("tick", version=1, max_retries=2, schedule="*/5 * * * *")
+    text = str(refused.value)
+    assert "is at version 3 by alice, the edit was made on version 1" in text
+    assert "max_retries: yours 2, there 1" in text
+    assert "schedule: yours '*/5 * * * *', there '*/2 * * * *'" in text
     assert tm.definitions.get("tick").max_retries == 1
 
 
@@ -114,7 +119,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tm: TimeManagement) -> None
         ({"args": {1}}, InvalidValue, "args"),
         ({"args": [object()]}, InvalidValue, r"args\[0\]"),
         ({"priority": 300}, InvalidValue, "priority"),
-        ({"timeout": 0}, InvalidValue, "timeout"),
+        ({"task_timeout": 0}, InvalidValue, "task_timeout"),
         ({"retry": {"kind": "fixed", "dealy": 3}}, UnknownOption, "did you mean 'delay'"),
         ({"starts_at": "2026-01-02T00:00:00Z", "ends_at": "2026-01-01T00:00:00Z"}, InvalidValue, "ends_at"),
     ],

@@ -153,9 +153,3 @@ def test_a_lazy_scheduler_touches_nothing() -> None:
     assert "secret" not in scheduler.info
     scheduler.close()
     app.close()
-
-
-def test_entries_of_beat_schedule_are_warned_about(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    app.conf.beat_schedule = {"old": {"task": "effect", "schedule": 5.0}}
-    Scheduler(app)
-    assert "beat_schedule has 1 entries" in caplog.text

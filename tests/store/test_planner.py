@@ -40,7 +40,7 @@ def ledger(tm: TimeManagement, name: str = "tick") -> list[tuple[int, str]]:
 
 
 def plan(tm: TimeManagement) -> int:
-    return Planner(tm.installation).plan_due()
+    return Planner(tm.installation).plan_due().definitions
 
 
 def test_an_instant_becomes_one_occurrence_and_one_job(tm: TimeManagement, noon: MovableClock) -> None:

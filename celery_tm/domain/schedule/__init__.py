@@ -4,8 +4,17 @@
 `Schedule`; `kind` and `expression` are what the database keeps, and `load_schedule` reads them back.
 """
 
-from .base import KINDS, Schedule, Zone, load_schedule, read_schedule, read_zone
-from .cron import Cron
+from .base import KINDS, Schedule, Zone, read_zone
+from .cron import Cron, Crontab
 from .interval import Interval
+from .iso8601 import Iso8601
+from .once import Once
+from .registry import load_schedule, read_schedule, seldom
+from .rrule import Rrule
+from .solar import Solar
+from .window import Window
 
-__all__ = ["KINDS", "Cron", "Interval", "Schedule", "Zone", "load_schedule", "read_schedule", "read_zone"]
+__all__ = [
+    "KINDS", "Cron", "Crontab", "Interval", "Iso8601", "Once", "Rrule", "Schedule", "Solar", "Window", "Zone",
+    "load_schedule", "read_schedule", "read_zone", "seldom",
+]  # fmt: skip

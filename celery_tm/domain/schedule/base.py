@@ -1,19 +1,23 @@
-"""The small interface every kind of schedule has, and the registry of kinds."""
+"""The small interface every kind of schedule has, and the time zone its local times are in.
+
+A schedule is a pure value: no clock, no database. `next_after` answers for any aware instant of the calendar and returns
+None where nothing follows. Which kinds there are, and how a person's input becomes one, is `registry`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ...clock import format_duration, parse_duration
 from ...errors import InvalidValue, UnknownTimeZone, nearest, shown
-from ..dst import Fold, Gap
+from ..dst import Fold, Gap, next_local
 
 KINDS: dict[str, type[Schedule]] = {}
+MAX_LENGTH = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +36,17 @@ class Zone:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise UnknownTimeZone(self.name, nearest(self.name, _zones())) from None
 
+    def next_after(
+        self, instant: datetime, *, fold: Fold, next_naive: Callable[[datetime], datetime | None]
+    ) -> datetime | None:
+        """Return the first instant later than `instant` of a rule on local time; `fold` is what the kind likes."""
+        return next_local(instant, zone=self.info, gap=self.gap, fold=self.fold or fold, next_naive=next_naive)
+
 
 class Schedule(ABC):
     """A rule that yields instants in order. Two equal schedules yield the same instants."""
+
+    __slots__ = ()
 
     kind: ClassVar[str]
     expression: str
@@ -46,21 +58,28 @@ class Schedule(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, expression: str, zone: Zone) -> Schedule:
-        """Return the schedule that `expression` means; refuse one that is wrong or never fires."""
+    def load(cls, expression: str, zone: Zone, *, name: str = "") -> Schedule:
+        """Return the schedule that `expression` means for the definition `name`; refuse one that is wrong or never fires."""
 
     @classmethod
     def expression_of(cls, given: Mapping[str, Any]) -> str:
         """Return the expression of a mapping such as {"kind": "cron", "expression": "…"}."""
-        unknown = set(given) - {"kind", "expression"}
-        if unknown or not isinstance(given.get("expression"), str):
-            raise InvalidValue("schedule", f"{dict(given)!r} has no expression, or more than one", cls.example())
-        return str(given["expression"])
+        checked_keys(given, needed=["expression"], example=cls.example())
+        if not isinstance(given["expression"], str):
+            raise InvalidValue(
+                "schedule.expression", f"{shown(given['expression'])} is no text, so there is no expression", cls.example()
+            )
+        return given["expression"]
 
     @classmethod
     @abstractmethod
     def example(cls) -> str:
         """Return an example of what is right, for error messages."""
+
+    @classmethod
+    def recognises(cls, text: str) -> bool:  # noqa: ARG003
+        """Say whether a text without a kind is of this kind; what no kind recognises is read as cron."""
+        return False
 
     @abstractmethod
     def next_after(self, instant: datetime) -> datetime | None:
@@ -83,29 +102,25 @@ class Schedule(ABC):
         return following - instant if following else timedelta(0)
 
 
-def read_schedule(value: Any, zone: Zone) -> Schedule:
-    """Return the schedule that a person's input means."""
-    if isinstance(value, timedelta):
-        every = format_duration(parse_duration(value, field="schedule"))
-        return load_schedule("interval", f"every {every}", zone)
-    if isinstance(value, str):
-        text = value.strip()
-        return load_schedule("interval" if text.startswith(("every ", "@every ")) else "cron", text, zone)
-    if isinstance(value, Mapping):
-        kind = value.get("kind")
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise InvalidValue("schedule", f"unknown kind {kind!r}", f"use one of {', '.join(sorted(KINDS))}")
-        return load_schedule(kind, KINDS[kind].expression_of(value), zone)
-    raise InvalidValue(
-        "schedule", f"{shown(value)} is not a schedule", "give e.g. '*/5 * * * *', 'every 10s' or a timedelta"
-    )
+def checked_keys(given: Mapping[str, Any], *, needed: Iterable[str], optional: Iterable[str] = (), example: str) -> None:
+    """Refuse a mapping that lacks a key it needs, or has one that its kind does not know."""
+    needed, known = list(needed), ["kind", *needed, *optional]
+    for key in given:
+        if key not in known:
+            close = nearest(str(key), known)
+            hint = f", did you mean {close!r}?" if close else ""
+            raise InvalidValue("schedule", f"a schedule of kind {given['kind']!r} has no key {key!r}{hint}", example)
+    for key in needed:
+        if key not in given:
+            raise InvalidValue("schedule", f"the schedule of kind {given['kind']!r} has no {key!r}", example)
 
 
-def load_schedule(kind: str, expression: str, zone: Zone) -> Schedule:
-    """Return the schedule that the database keeps as kind and expression."""
-    if kind not in KINDS:
-        raise InvalidValue("schedule", f"unknown kind {kind!r}", f"use one of {', '.join(sorted(KINDS))}")
-    return KINDS[kind].load(expression, zone)
+def checked_text(text: str, *, what: str, example: str, limit: int = MAX_LENGTH) -> str:
+    """Return a text without blanks around it; refuse one that nobody writes by hand."""
+    text = text.strip()
+    if len(text) > limit:
+        raise InvalidValue("schedule", f"{len(text)} characters are too many for {what}, {limit} is the most", example)
+    return text
 
 
 def read_zone(name: Any) -> str:

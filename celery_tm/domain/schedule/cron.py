@@ -1,24 +1,27 @@
-"""Cron: five fields, six with the seconds first, `@daily` and friends.
+"""Cron: five fields, six with the seconds first, `@daily` and friends, `L`, `W`, `#` and `H`.
 
-croniter reads the expression and walks naive local time; `domain.dst` maps that to UTC, because croniter itself fires
-fixed times twice when clocks are put back.
+The fields are read and checked by `cron_fields`. croniter walks naive local time where it does so rightly, `cron_days`
+where it does not; `domain.dst` maps that to UTC, because croniter itself fires fixed times twice when clocks are put back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from croniter import CroniterBadDateError, CroniterError, croniter
+from croniter import CroniterBadDateError, croniter
 
-from ...errors import InvalidValue
-from ..dst import Fold, next_local
-from .base import Schedule, Zone
+from ...errors import InvalidValue, shown
+from ..dst import Fold
+from .base import Schedule, Zone, checked_text
+from .cron_days import DayWalk
+from .cron_fields import EXAMPLE, Fields, read_fields
+from .cron_words import cron_words
 
-MAX_LENGTH = 200
 NICKNAMES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -28,128 +31,126 @@ NICKNAMES: Mapping[str, str] = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-NO_ZERO = ("day of month", "month")
-FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
-ALLOWED = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*/,-#? ")
-# 2 January of a leap year: far enough from any expression's only date to prove that it fires at all.
+ALLOWED = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*/,-#?() ")
 PROBE = datetime(2024, 1, 2)  # noqa: DTZ001
 
 
 @dataclass(frozen=True, slots=True)
 class Cron(Schedule):
-    """Fires where local time matches the fields."""
+    """Fires where local time matches the fields. `name` is the definition's, kept only where `H` is spread by it."""
 
     kind: ClassVar[str] = "cron"
+    both_days: ClassVar[bool] = False
+    takes_seconds: ClassVar[bool] = True
     expression: str
     zone: Zone
+    name: str = ""
 
     @classmethod
-    def load(cls, expression: str, zone: Zone) -> Cron:
+    def load(cls, expression: str, zone: Zone, *, name: str = "") -> Self:
         """Return the schedule of a cron expression; refuse one that is malformed or never fires."""
-        _parsed(_six_fields(expression))
-        return cls(" ".join(expression.split()), zone)
+        text = " ".join(checked_text(expression, what="a cron expression", example=EXAMPLE).split())
+        if not cls.takes_seconds and len(text.split()) == 6:
+            raise InvalidValue("schedule", f"{text!r} has 6 fields, and Celery's crontab has no seconds", cls.example())
+        read = _read(text, name, cls.both_days)
+        if not DayWalk(read).ever_fires():
+            raise InvalidValue("schedule", f"{text!r} never fires: no such date exists", EXAMPLE)
+        return cls(text, zone, name if read.is_hashed else "")
 
     @classmethod
     def example(cls) -> str:
         """Return an example of what is right."""
-        return _EXAMPLE
+        return EXAMPLE
+
+    @property
+    def fields(self) -> Fields:
+        """Return what the expression means, field by field."""
+        return _read(self.expression, self.name, self.both_days)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly later than `instant`."""
-        fields = _six_fields(self.expression)
-        fold = self.zone.fold or (Fold.BOTH if is_interval_like(fields) else Fold.FIRST)
-        return next_local(
-            instant,
-            zone=self.zone.info,
-            gap=self.zone.gap,
-            fold=fold,
-            next_naive=lambda start: _next_naive(fields, start),
-        )
+        walk = _walk(self.expression, self.name, self.both_days)
+        fold = Fold.BOTH if walk.is_interval_like else Fold.FIRST
+        return self.zone.next_after(instant, fold=fold, next_naive=walk.next_after)
 
     def describe(self) -> str:
         """Say when it fires."""
-        return f"cron {self.expression!r} in {self.zone.name}"
+        return f"{cron_words(self.fields)} in {self.zone.name}"
 
 
-_EXAMPLE = "use five fields like '*/5 * * * *', or six with the seconds first"
+@dataclass(frozen=True, slots=True)
+class Crontab(Cron):
+    """Celery's own crontab: five fields, and both the day of month and the day of week must match."""
+
+    kind: ClassVar[str] = "crontab"
+    both_days: ClassVar[bool] = True
+    takes_seconds: ClassVar[bool] = False
+
+    @classmethod
+    def example(cls) -> str:
+        """Return an example of what is right."""
+        return "use five fields like '0 9 * * mon-fri'"
 
 
-def is_interval_like(fields: str) -> bool:
-    """Say whether the second, minute or hour has a `*`, a range or a step: such a job runs in both passes of a fold."""
-    return any(mark in part for part in fields.split()[:3] for mark in "*-/")
+class _Walk:
+    """The local times of one expression, by croniter where it is right about them."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.is_interval_like = fields.is_interval_like
+        self.days = DayWalk(fields)
+        text = _plain(fields)
+        self.croniter = croniter(text, PROBE, second_at_beginning=True) if text else None
+
+    def next_after(self, start: datetime) -> datetime | None:
+        """Return the first local time strictly later than `start`."""
+        if self.croniter is None:
+            return self.days.next_after(start)
+        try:
+            # A copy: croniter keeps its position in itself, and threads share what is cached here.
+            found: datetime = copy(self.croniter).get_next(datetime, start_time=start.replace(microsecond=0))
+        except (CroniterBadDateError, OverflowError, ValueError):
+            return None  # the end of the calendar; the fields were proved to fire
+        return found
+
+
+def _plain(fields: Fields) -> str | None:
+    """Return the fields in numbers for croniter, or None if it is not right about them."""
+    days, weekdays = fields.days, fields.weekdays
+    if not (days.free or weekdays.free) or days.last or days.nearest or days.last_weekday or weekdays.nth or weekdays.last:
+        return None
+    parts = (
+        _text(fields.seconds, 60),
+        _text(fields.minutes, 60),
+        _text(fields.hours, 24),
+        "*" if days.free else _text(days.numbers, 31),
+        _text(fields.months, 12),
+        "*" if weekdays.free else _text(weekdays.numbers, 7),
+    )
+    return " ".join(parts)
+
+
+def _text(numbers: Iterable[int], full: int) -> str:
+    ordered = sorted(numbers)
+    return "*" if len(ordered) == full else ",".join(map(str, ordered))
 
 
 @lru_cache(maxsize=8192)
-def _six_fields(expression: str) -> str:
-    """Return the expression with its nickname and its seconds written out, or say what is wrong with it."""
-    text = expression.strip()
-    if len(text) > MAX_LENGTH:
-        raise InvalidValue("schedule", f"{len(text)} characters are too many for a cron expression", _EXAMPLE)
+def _walk(expression: str, name: str, both_days: bool) -> _Walk:
+    return _Walk(_read(expression, name, both_days))
+
+
+@lru_cache(maxsize=8192)
+def _read(expression: str, name: str, both_days: bool) -> Fields:
+    """Return the fields of an expression with its nickname and its seconds written out, or say what is wrong with it."""
+    text = expression
     if text.startswith("@"):
         if text.lower() not in NICKNAMES:
             raise InvalidValue("schedule", f"unknown nickname {text!r}", f"use one of {', '.join(NICKNAMES)}")
         text = NICKNAMES[text.lower()]
-    strange = sorted({c for c in text if c not in ALLOWED and not c.isspace()})
+    strange = sorted({c for c in text if c not in ALLOWED})
     if strange:
-        raise InvalidValue("schedule", f"{expression!r} contains {strange[0]!r}, which no cron field has", _EXAMPLE)
+        raise InvalidValue("schedule", f"{shown(expression)} contains {strange[0]!r}, which no cron field has", EXAMPLE)
     parts = text.split()
     if len(parts) not in (5, 6):
-        raise InvalidValue("schedule", f"{expression!r} has {len(parts)} fields", _EXAMPLE)
-    parts = parts if len(parts) == 6 else ["0", *parts]
-    return " ".join(_plain(part, name, expression) for part, name in zip(parts, FIELDS, strict=True))
-
-
-def _plain(field: str, name: str, expression: str) -> str:
-    """Return a field in words that croniter reads right: a-a as a, Sunday as 0, and nothing that it takes for a dice."""
-    items = []
-    for item in field.split(","):
-        body, slash, step = item.partition("/")
-        low, dash, high = body.partition("-")
-        if low.lower() in ("r", "h") or (name in NO_ZERO and any(end.isdigit() and not int(end) for end in (low, high))):
-            raise InvalidValue("schedule", f"{item!r} is not valid for the {name} in {expression!r}", _EXAMPLE)
-        if dash and low and low.lower() == high.lower():
-            item, dash = low, ""
-        if name == FIELDS[5]:
-            item = _sunday(item, low, high if dash else None, int(step) if slash and step.isdigit() else 1)
-        items.append(item)
-    return ",".join(items)
-
-
-def _sunday(item: str, low: str, high: str | None, step: int) -> str:
-    """Return an item of the day of week with Sunday as 0 where it is 7, which croniter takes in five fields only."""
-    if high == "7" and low.isdigit() and step and int(low) <= 7:
-        return ",".join(str(day % 7) for day in range(int(low), 8, step))
-    return f"0{item[1:]}" if low == "7" or low.startswith("7#") else item
-
-
-@lru_cache(maxsize=8192)
-def _parsed(fields: str) -> bool:
-    """Prove that croniter reads the fields and that they fire at least once."""
-    try:
-        croniter(fields, PROBE, second_at_beginning=True, max_years_between_matches=41).get_next(datetime)
-    except CroniterBadDateError:
-        raise InvalidValue("schedule", f"{fields!r} never fires: no such date exists", _EXAMPLE) from None
-    except (CroniterError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise InvalidValue("schedule", _where(fields, error), _EXAMPLE) from None
-    return True
-
-
-def _where(fields: str, error: Exception) -> str:
-    """Name the first field that is wrong on its own."""
-    parts = fields.split()
-    for index, name in enumerate(FIELDS):
-        alone = ["0", "0", "0", "1", "*", "*"] if index != 5 else ["0", "0", "0", "*", "*", "*"]
-        alone[index] = parts[index]
-        try:
-            croniter(" ".join(alone), PROBE, second_at_beginning=True)
-        except Exception:
-            return f"{parts[index]!r} is not valid for the {name} in {fields!r}"
-    return f"{fields!r} is not a cron expression ({error})"
-
-
-def _next_naive(fields: str, start: datetime) -> datetime | None:
-    try:
-        found: datetime = croniter(fields, start, second_at_beginning=True).get_next(datetime)
-    except CroniterBadDateError:
-        return None
-    return found
+        raise InvalidValue("schedule", f"{shown(expression)} has {len(parts)} fields", EXAMPLE)
+    return read_fields(parts if len(parts) == 6 else ["0", *parts], name=name, both=both_days)

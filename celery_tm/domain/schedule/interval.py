@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from ...clock import as_utc, format_duration, parse_duration
-from ...errors import InvalidValue
-from .base import Schedule, Zone
+from ...errors import InvalidValue, shown
+from .base import MAX_LENGTH, Schedule, Zone, checked_keys
+from .words import every_words, moment
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHORTEST = timedelta(seconds=1)
@@ -32,11 +33,11 @@ class Interval(Schedule):
         return f"every {every}" if self.start == EPOCH else f"every {every} from {self.start.isoformat()}"
 
     @classmethod
-    def load(cls, expression: str, zone: Zone) -> Interval:  # noqa: ARG003
+    def load(cls, expression: str, zone: Zone, *, name: str = "") -> Interval:  # noqa: ARG003
         """Return the schedule of text like "every 10s" or "every 2h from 2026-01-01T08:00:00+00:00"."""
-        match = _SHAPE.fullmatch(expression.strip()) if len(expression) <= 200 else None
+        match = _SHAPE.fullmatch(expression.strip()) if len(expression) <= MAX_LENGTH else None
         if not match:
-            raise InvalidValue("schedule", f"{expression[:80]!r} is not an interval", cls.example())
+            raise InvalidValue("schedule", f"{shown(expression)} is not an interval", cls.example())
         every = parse_duration(match["every"], field="schedule")
         if every < SHORTEST:
             raise InvalidValue("schedule", f"{match['every']!r} is too short", "use one second or more")
@@ -45,8 +46,7 @@ class Interval(Schedule):
     @classmethod
     def expression_of(cls, given: Mapping[str, Any]) -> str:
         """Return the expression of {"kind": "interval", "every": "10s", "start": …}."""
-        if set(given) - {"kind", "every", "start"} or "every" not in given:
-            raise InvalidValue("schedule", f"{dict(given)!r} is not an interval", cls.example())
+        checked_keys(given, needed=["every"], optional=["start"], example=cls.example())
         every = format_duration(parse_duration(given["every"], field="schedule.every"))
         start = given.get("start")
         if isinstance(start, datetime):
@@ -58,15 +58,24 @@ class Interval(Schedule):
         """Return an example of what is right."""
         return "use e.g. 'every 10s', or {'kind': 'interval', 'every': '2h'}"
 
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        """Say whether a text begins like an interval and is no window."""
+        return text.startswith(("every ", "@every ")) and " until " not in text
+
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first instant strictly later than `instant`."""
+        """Return the first instant strictly later than `instant`, or None at the end of the calendar."""
         if instant < self.start:
             return self.start
-        return self.start + self.every * ((instant - self.start) // self.every + 1)
+        try:
+            return self.start + self.every * ((instant - self.start) // self.every + 1)
+        except OverflowError:
+            return None
 
     def describe(self) -> str:
         """Say when it fires."""
-        return self.expression
+        words = every_words(self.every)
+        return words if self.start == EPOCH else f"{words} from {moment(self.start)} UTC"
 
 
 def _start(text: str) -> datetime:

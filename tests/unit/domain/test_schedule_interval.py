@@ -147,8 +147,31 @@ def test_the_period_of_an_interval_is_the_interval() -> None:
     assert read("every 5m").period_at(NOON) == 5 * MINUTE
 
 
-def test_an_interval_says_in_words_when_it_fires() -> None:
-    assert read(timedelta(minutes=90)).describe() == "every 1h 30m"
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (timedelta(minutes=90), "every 1 hour and 30 minutes"),
+        ("every 1s", "every second"),
+        ("every 5m", "every 5 minutes"),
+        ("every 1d", "every day"),
+        ("every 1.5s", "every 1.5 seconds"),
+        ("every 1d 2h 3m 4s", "every 1 day, 2 hours, 3 minutes and 4 seconds"),
+        ("every 2h from 2026-01-01T08:00:00+00:00", "every 2 hours from 2026-01-01 08:00 UTC"),
+        ("every 2h from 2026-01-01T08:00:30+00:00", "every 2 hours from 2026-01-01 08:00:30 UTC"),
+    ],
+)
+def test_an_interval_says_in_words_when_it_fires(value: Any, words: str) -> None:
+    assert read(value).describe() == words
+
+
+def test_at_the_end_of_the_calendar_an_interval_ends() -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+    assert Interval(HOUR).next_after(last - HOUR) == last.replace(minute=0, second=0)
+    assert Interval(HOUR).next_after(last) is None
+    assert Interval(timedelta(days=36500)).next_after(last - timedelta(days=365)) is None
+    assert Interval(HOUR).next_after(datetime.max.replace(tzinfo=timezone(-12 * HOUR))) is None
+    assert Interval(HOUR).next_after(datetime.min.replace(tzinfo=timezone(12 * HOUR))) == Interval(HOUR).start
 
 
 @pytest.mark.parametrize(
@@ -168,10 +191,11 @@ def test_an_interval_says_in_words_when_it_fires() -> None:
         ("every " + "1s" * 1000, ["not an interval"]),
         ("every 5m from now", ["'now'", "ISO 8601"]),
         ("every 5m from 2026-01-01T12:00:00", ["no time zone"]),
-        ({"kind": "interval"}, ["not an interval"]),
+        ({"kind": "interval"}, ["'interval' has no 'every'", "'every': '2h'"]),
         ({"kind": "interval", "every": None}, ["schedule.every", "None"]),
         ({"kind": "interval", "every": "soon"}, ["schedule.every", "'soon'"]),
-        ({"kind": "interval", "every": "5m", "until": "x"}, ["not an interval"]),
+        ({"kind": "interval", "every": "5m", "until": "x"}, ["no key 'until'"]),
+        ({"kind": "interval", "evry": "5m"}, ["no key 'evry'", "did you mean 'every'"]),
         ({"kind": "interval", "every": "5m", "start": datetime(2026, 1, 1)}, ["schedule.start", "no time zone"]),
         ({"kind": "interval", "every": "5m", "start": 5}, ["schedule.start", "'5'"]),
     ],

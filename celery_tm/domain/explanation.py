@@ -1,0 +1,287 @@
+"""Why a definition ran, ran late or did not run at an instant, in plain words. Facts go in, sentences come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from ..clock import format_duration
+from .definition import Definition
+from .execution import Execution
+from .job import Job, JobState, Slot
+from .occurrence import Occurrence, OccurrenceState
+
+LATE = timedelta(seconds=5)
+SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Something that people or the system did to the definition."""
+
+    at: datetime
+    actor: str
+    action: str
+    reason: str | None = None
+    version: int | None = None
+    stated: Mapping[str, Any] | None = None
+
+    def told(self) -> str:
+        """Return who did what, when and why."""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.action} by {self.actor} at {stamp(self.at)}{why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """All that the database knows about one instant of a definition."""
+
+    name: str
+    at: datetime
+    now: datetime
+    definition: Definition | None = None
+    removed: Change | None = None
+    created_at: datetime | None = None
+    version: Change | None = None  # the one in force at that instant
+    switch: Change | None = None  # what paused, disabled or retired it
+    occurrence: Occurrence | None = None
+    executions: Sequence[Execution] = field(default_factory=list)
+    job: Job | None = None
+    letter_error: str | None = None
+    ahead_in_line: int = 0
+    before: datetime | None = None  # the schedule's neighbours of the instant
+    after: datetime | None = None
+    closed_by: str | None = None
+    beat_seen_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """The answer in one sentence, and what it rests on."""
+
+    name: str
+    at: datetime
+    answer: str
+    lines: Sequence[str] = field(default_factory=list)
+    occurrence: Occurrence | None = None
+
+    def __str__(self) -> str:
+        return "\n".join([self.answer, *(f"  - {line}" for line in self.lines)])
+
+
+def explained(facts: Facts) -> Explanation:
+    """Return why things are as they are."""
+    if facts.occurrence is not None:
+        answer, lines = _of_occurrence(facts, facts.occurrence)
+    elif facts.definition is None:
+        answer, lines = _of_nothing(facts), []
+    else:
+        answer, lines = _of_silence(facts, facts.definition)
+    return Explanation(
+        name=facts.name, at=facts.at, answer=answer, lines=[*lines, *_context(facts)], occurrence=facts.occurrence
+    )
+
+
+def stamp(instant: datetime) -> str:
+    """Return an instant as people read it, in UTC."""
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _took(duration: timedelta) -> str:
+    return format_duration(timedelta(seconds=round(max(duration, timedelta(0)).total_seconds(), 1)))
+
+
+def _of_nothing(facts: Facts) -> str:
+    if facts.removed is not None:
+        return f"{facts.name!r} was removed: {facts.removed.told()}."
+    return f"There is no definition named {facts.name!r}, and no record of one."
+
+
+def _of_silence(facts: Facts, definition: Definition) -> tuple[str, list[str]]:
+    """Say why the ledger has nothing about the instant."""
+    name, at = facts.name, stamp(facts.at)
+    reason = next((why for applies, why in _silences(facts, definition) if applies), None)
+    if reason is not None:
+        return f"{name!r} did not run at {at}: {reason}.", _neighbours(facts)
+    return f"{name!r} had nothing to run at {at}: its schedule yields no instant then.", _neighbours(facts)
+
+
+def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
+    at, created = facts.at, facts.created_at or definition.created_at
+    seen = f"the last beat was seen at {stamp(facts.beat_seen_at)}" if facts.beat_seen_at else "no beat was ever seen"
+    due = facts.before is not None and facts.before > definition.planned_until and facts.before <= facts.now
+    ended = definition.ends_at is not None and at > definition.ends_at
+    waits = definition.starts_at is not None and at < definition.starts_at
+    retired = definition.retired_at is not None and at >= definition.retired_at
+    why_retired = f": {facts.switch.told()}" if facts.switch else ""
+    return [
+        (at < created, f"it was added later, at {stamp(created)}"),
+        (retired, f"it is retired{why_retired}"),
+        (waits, f"it starts at {stamp(definition.starts_at)}" if definition.starts_at else ""),
+        (ended, f"it ended at {stamp(definition.ends_at)}" if definition.ends_at else ""),
+        (definition.is_spent and at > definition.planned_until, f"it has run {definition.runs} times, which is its limit"),
+        (facts.closed_by is not None, f"that time is excluded by {facts.closed_by}"),
+        (due, f"its instant {_both(facts, facts.before)} has come, but no beat has decided it yet; {seen}"),
+        (at > facts.now, f"that is still to come; the next run is {_both(facts, definition.next_run_at)}"),
+    ]
+
+
+def _neighbours(facts: Facts) -> list[str]:
+    lines = []
+    if facts.before is not None:
+        lines.append(f"the instant before was {_both(facts, facts.before)}")
+    if facts.after is not None:
+        lines.append(f"the next instant is {_both(facts, facts.after)}")
+    return lines
+
+
+def _both(facts: Facts, instant: datetime | None) -> str:
+    """Return an instant in UTC and, where that differs, in the definition's own time."""
+    if instant is None:
+        return "never"
+    zone = facts.definition.timezone if facts.definition else "UTC"
+    if zone == "UTC":
+        return stamp(instant)
+    return f"{stamp(instant)} ({instant.astimezone(ZoneInfo(zone)):%H:%M:%S} in {zone})"
+
+
+def _of_occurrence(facts: Facts, occurrence: Occurrence) -> tuple[str, list[str]]:
+    answer = f"{facts.name!r} {_VERBS[occurrence.state](facts, occurrence)}"
+    return answer, [*_timing(facts, occurrence), *_tries(facts)]
+
+
+def _ran(facts: Facts, occurrence: Occurrence) -> str:
+    started, ended = occurrence.started_at, occurrence.ended_at
+    if started is None:
+        return f"was due at {_due(facts, occurrence)} and was {occurrence.reason or 'completed'}."
+    took = f" and took {_took(ended - started)}" if ended else ""
+    return f"ran {_how_late(occurrence, started)} for {_due(facts, occurrence)}{took}: it completed."
+
+
+def _due(facts: Facts, occurrence: Occurrence) -> str:
+    return _both(facts, occurrence.scheduled_at)
+
+
+def _how_late(occurrence: Occurrence, started: datetime) -> str:
+    late = started - occurrence.scheduled_at
+    return "on time" if late <= LATE else f"{_took(late)} late"
+
+
+def _failed(facts: Facts, occurrence: Occurrence) -> str:
+    error = facts.letter_error or next((one.error for one in facts.executions if one.error), None)
+    return f"ran for {_due(facts, occurrence)} and failed: {error or occurrence.reason}."
+
+
+def _stale(facts: Facts, occurrence: Occurrence) -> str:
+    return f"ran for {_due(facts, occurrence)} and was given up: {occurrence.reason}."
+
+
+def _cancelled(facts: Facts, occurrence: Occurrence) -> str:
+    return f"was due at {_due(facts, occurrence)} and was cancelled: {occurrence.reason or 'no reason was given'}."
+
+
+def _running(facts: Facts, occurrence: Occurrence) -> str:
+    started = occurrence.started_at
+    since = f" since {stamp(started)} ({_how_late(occurrence, started)})" if started else ""
+    where = f" on {facts.job.claimed_by}" if facts.job and facts.job.state is JobState.RUNNING else ""
+    return f"runs for {_due(facts, occurrence)}{since}{where}."
+
+
+def _waiting(facts: Facts, occurrence: Occurrence) -> str:
+    due = _due(facts, occurrence)
+    if occurrence.decided_at is None:
+        return f"is planned for {due}; nothing is decided until then."
+    job = facts.job
+    if job is None:
+        return f"was due at {due}; its job is gone."
+    if job.slot is Slot.HELD:
+        line = f", with {facts.ahead_in_line} before it" if facts.ahead_in_line else ""
+        return f"was due at {due} and waits for its turn: an earlier one is in process{line}."
+    if job.state is JobState.DISPATCHED:
+        return f"was due at {due} and is on its way to a worker, sent {job.dispatches} times."
+    if job.run_at > facts.now:
+        return f"was due at {due} and is to run at {stamp(job.run_at)}."
+    return f"is due since {due} and waits for a beat to dispatch it."
+
+
+def _did_not_run(facts: Facts, occurrence: Occurrence) -> str:
+    return f"did not run for {_due(facts, occurrence)}: {occurrence.reason or occurrence.state}."
+
+
+_VERBS: Mapping[OccurrenceState, Callable[[Facts, Occurrence], str]] = {
+    OccurrenceState.PENDING: _waiting,
+    OccurrenceState.QUEUED: _waiting,
+    OccurrenceState.RUNNING: _running,
+    OccurrenceState.COMPLETED: _ran,
+    OccurrenceState.FAILED: _failed,
+    OccurrenceState.CANCELLED: _cancelled,
+    OccurrenceState.STALE: _stale,
+    OccurrenceState.SKIPPED: _did_not_run,
+    OccurrenceState.MISSED: _did_not_run,
+    OccurrenceState.COALESCED: _did_not_run,
+}
+
+
+def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
+    """Say when it was decided and started, and what made it late."""
+    lines = []
+    if occurrence.decided_at is not None:
+        late = occurrence.decided_at - occurrence.scheduled_at
+        how = f", {_took(late)} after its instant: no beat was planning before" if late > LATE else ""
+        lines.append(f"decided at {stamp(occurrence.decided_at)} under version {occurrence.version}{how}")
+    if occurrence.replay_of is not None:
+        lines.append(f"it is a replay of occurrence {occurrence.replay_of}")
+    if occurrence.covers_from and occurrence.covers_until and occurrence.is_recovery:
+        lines.append(f"it stands for {stamp(occurrence.covers_from)} to {stamp(occurrence.covers_until)}")
+    if occurrence.started_at and occurrence.decided_at:
+        wait = occurrence.started_at - max(occurrence.decided_at, occurrence.scheduled_at)
+        if wait > LATE:
+            lines.append(f"started at {stamp(occurrence.started_at)}, after {_took(wait)} of waiting{_because(facts)}")
+    if occurrence.reason and occurrence.state in (OccurrenceState.COMPLETED, OccurrenceState.RUNNING):
+        lines.append(occurrence.reason)
+    return lines
+
+
+def _because(facts: Facts) -> str:
+    definition = facts.definition
+    if definition is None:
+        return ""
+    causes = [
+        (definition.jitter is not None, f"jitter of up to {format_duration(definition.jitter or SECOND)}"),
+        (definition.recovery_spacing is not None, "the spacing of recovered runs"),
+        (definition.overlap not in ("allow", "skip"), "an earlier run"),
+    ]
+    found = [cause for applies, cause in causes if applies]
+    return f" (for {' or '.join(found)}, or a free worker)" if found else " for a free worker"
+
+
+def _tries(facts: Facts) -> list[str]:
+    lines = []
+    for one in sorted(facts.executions, key=lambda one: one.attempt):
+        took = f" after {_took(one.completed_at - one.started_at)}" if one.started_at else ""
+        where = f" on {one.worker}" if one.worker else ""
+        why = f": {one.error or one.message}" if one.error or one.message else ""
+        lines.append(f"attempt {one.attempt} {one.outcome}{took}{where}{why}")
+    return lines
+
+
+def _context(facts: Facts) -> list[str]:
+    """Say by which rule it goes, who made it, and what switched it off."""
+    lines = []
+    definition = facts.definition
+    if facts.version is not None:
+        rule = facts.version.stated.get("schedule") if facts.version.stated else None
+        rule = rule.get("expression") if isinstance(rule, Mapping) else rule
+        lines.append(f"version {facts.version.version} was in force (schedule {rule!r}): {facts.version.told()}")
+    if definition is not None:
+        lines.append(f"now: {definition.rule.describe()}, version {definition.version}")
+        edit = definition.waiting_edit
+        if edit is not None:
+            lines.append(f"an edit takes over after {stamp(edit.after)}: {dict(edit.values)}")
+        off = "paused" if definition.paused else None if definition.enabled else "disabled"
+        if off:
+            lines.append(f"it is {off}" + (f": {facts.switch.told()}" if facts.switch else ""))
+    return lines

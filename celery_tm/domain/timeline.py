@@ -1,0 +1,55 @@
+"""A definition's instants: what its schedule yields, within its bounds and without what is excluded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from .calendar import Closures, next_open
+from .schedule import Schedule
+
+INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Yields instants in order; a schedule that is over yields none."""
+
+    rule: Schedule
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    closures: Closures | None = None
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first instant strictly later than `instant`."""
+        if self.starts_at and instant < self.starts_at:
+            instant = self.starts_at - INSTANT
+        following = self.rule.next_after(instant)
+        if self.closures:
+            following = next_open(following, self.closures, self.rule.next_after)
+        return None if following is None or (self.ends_at and following > self.ends_at) else following
+
+    def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the instants later than `after` and not later than `until`."""
+        instant = self.next_after(after)
+        while instant is not None and instant <= until:
+            yield instant
+            instant = self.next_after(instant)
+
+    def latest_until(self, instant: datetime, *, reach: timedelta) -> datetime | None:
+        """Return the last instant not later than `instant`, looked for back to `reach` before it."""
+        span = timedelta(minutes=1)
+        while True:
+            span = min(span, reach)
+            found = None
+            for found in self.between(instant - span - INSTANT, instant):  # noqa: B007
+                pass
+            if found is not None or span == reach:
+                return found
+            span *= 4
+
+    def period_at(self, instant: datetime) -> timedelta:
+        """Return the time from `instant` to the next one: the original delay that backoff is a share of."""
+        following = self.rule.next_after(instant)
+        return following - instant if following else timedelta(0)

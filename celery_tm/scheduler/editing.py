@@ -1,0 +1,195 @@
+"""Adding, changing and retiring definitions inside a transaction: with their versions, their audit and their horizon.
+
+What was due before an edit is decided by the version that was in force then; an edit never repeats an instant and never
+loses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from ..domain import definition as domain
+from ..domain.definition import Calendars, Definition, edited, new_definition, stated
+from ..domain.ids import new_id
+from ..domain.stating import FIELDS, write_value
+from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest
+from ..installation import Installation
+from ..store import audit, calendars, definitions, occurrences, versions
+from ..store.database import Transaction
+from . import horizon
+from .planner import Planner
+
+
+class Policy(StrEnum):
+    """When an edit takes over."""
+
+    IMMEDIATE = "immediate"  # from now on
+    GRACEFUL = "graceful"  # after the next planned run
+    WINDOWED = "windowed"  # from now on, with what is planned ahead compared and told
+
+
+def read_policy(value: Any) -> Policy:
+    """Return an update policy, or say which there are."""
+    try:
+        return Policy(value)
+    except ValueError:
+        near = nearest(str(value), [str(policy) for policy in Policy])
+        hint = f"; did you mean {near!r}?" if near else ""
+        choices = ", ".join(repr(str(policy)) for policy in Policy)
+        raise InvalidValue("policy", f"{value!r} is unknown", f"use one of {choices}{hint}") from None
+
+
+def add(
+    tx: Transaction,
+    *,
+    name: str,
+    values: Mapping[str, Any],
+    actor: str | None = None,
+    origin: str | None = None,
+    reason: str | None = None,
+) -> Definition:
+    """Add a definition; its first instant is the next one from now."""
+    now = tx.read_now()
+    known = known_calendars(tx, values)
+    added = new_definition(id=new_id(), name=name, values=values, now=now, actor=actor, origin=origin, calendars=known)
+    if not definitions.add(tx, added):
+        raise DefinitionExists(name)
+    versions.keep(tx, added, action="add", actor=actor, reason=reason)
+    audit.note(tx, "add", object_of(name), actor=actor, after=stated(added), reason=reason)
+    if added.plan_ahead:
+        horizon.extend(tx, added, now=now)
+    return added
+
+
+def change(
+    installation: Installation,
+    tx: Transaction,
+    before: Definition,
+    values: Mapping[str, Any],
+    *,
+    action: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    policy: Policy = Policy.IMMEDIATE,
+) -> Definition:
+    """Change a locked definition and return it; the same one if nothing differs."""
+    now = tx.read_now()
+    known = known_calendars(tx, values)
+    if edited(before, values=values, now=now, actor=actor, calendars=known) is before:
+        return before
+    # What was due before the edit is decided by the rule and the switches that were in force then.
+    planned = Planner(installation).catch_up(tx, before, now=now)
+    after = edited(planned, values=values, now=now, actor=actor, calendars=known)
+    if policy is Policy.GRACEFUL and planned.next_run_at is not None:
+        return _let_wait(tx, planned, after, values, actor=actor, reason=reason)
+    _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
+    return after
+
+
+def _let_wait(
+    tx: Transaction,
+    planned: Definition,
+    after: Definition,
+    values: Mapping[str, Any],
+    *,
+    actor: str | None,
+    reason: str | None,
+) -> Definition:
+    """Keep an edit until the next planned run has been decided."""
+    assert planned.next_run_at is not None
+    plain = stated(after)
+    wanted = {name: plain["schedule"] if name == "schedule" else _plain(after, name) for name in FIELDS if name in values}
+    earlier = planned.waiting_edit
+    edit = {
+        "values": {**(earlier.values if earlier else {}), **wanted},
+        "after": planned.next_run_at.isoformat(),
+        "actor": actor,
+        "reason": reason,
+    }
+    waiting = replace(planned, next_edit=edit)
+    if not definitions.save(tx, waiting, version=planned.version):
+        raise StaleVersion(planned.name, planned.version, planned.version + 1)
+    audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=edit, reason=reason)
+    return waiting
+
+
+def _plain(definition: Definition, name: str) -> Any:
+    return write_value(name, getattr(definition, name))
+
+
+def retire(tx: Transaction, before: Definition, *, reason: str) -> Definition:
+    """Let a definition rest that what seeded it no longer names."""
+    now = tx.read_now()
+    after = domain.retired(before, now=now)
+    _save(tx, before, before, after, action="retire", actor=None, reason=reason, now=now)
+    return after
+
+
+def bring_back(tx: Transaction, before: Definition, *, reason: str) -> Definition:
+    """Let a retired definition go on from now."""
+    now = tx.read_now()
+    after = domain.unretired(before, now=now)
+    _save(tx, before, before, after, action="bring back", actor=None, reason=reason, now=now)
+    return after
+
+
+def _save(
+    tx: Transaction,
+    before: Definition,
+    planned: Definition,
+    after: Definition,
+    *,
+    action: str,
+    actor: str | None,
+    reason: str | None,
+    now: datetime,
+) -> None:
+    if not definitions.save(tx, after, version=planned.version):
+        raise StaleVersion(before.name, before.version, before.version + 1)
+    versions.keep(tx, after, action=action, actor=actor, reason=reason)
+    old, new = stated(before), stated(after)
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    told: dict[str, Any] = {key: new.get(key) for key in changed} | {"version": after.version}
+    if before.plan_ahead or after.plan_ahead:
+        told |= {"horizon": _told(horizon.extend(tx, after, now=now))}
+    audit.note(
+        tx,
+        action,
+        object_of(before.name),
+        actor=actor,
+        before={key: old.get(key) for key in changed} | {"version": before.version},
+        after=told,
+        reason=reason,
+    )
+
+
+def _told(difference: horizon.Difference) -> dict[str, Any]:
+    return {
+        "added": [instant.isoformat() for instant in difference.added],
+        "removed": [instant.isoformat() for instant in difference.removed],
+        "kept": len(difference.kept),
+    }
+
+
+def remove(tx: Transaction, definition: Definition, *, actor: str | None, reason: str | None) -> None:
+    """Delete a locked definition; its history stays, and what it owes still runs."""
+    occurrences.remove_planned(tx, list(occurrences.planned_ahead(tx, definition.id)))
+    definitions.remove(tx, definition.id)
+    before = {**stated(definition), "id": definition.id, "version": definition.version}
+    audit.note(tx, "remove", object_of(definition.name), actor=actor, before=before, reason=reason)
+
+
+def known_calendars(tx: Transaction, values: Mapping[str, Any]) -> Calendars:
+    """Return all calendars, if the stated values name any."""
+    if not values.get("calendars"):
+        return {}
+    return {one.name: one.entries for one in calendars.select_calendars(tx)}
+
+
+def object_of(name: str) -> str:
+    """Return how the audit names a definition."""
+    return f"definition:{name}"

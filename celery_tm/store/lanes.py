@@ -1,0 +1,108 @@
+"""Slots: how many jobs of one concurrency key may be in flight.
+
+A slot is no thing that could leak: the slots in use are the rows that are dispatched or running, and occurrences that wait
+for their next try. A job that finds none free is held; whoever ends a job of the same key lets the next one go on. Both
+look while they hold the key's row in `tm_lane`, so none is overlooked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import and_, func, or_, select, update
+
+from ..domain.job import Job, Slot
+from . import jobs, tables
+from .database import Transaction
+from .tables import IS_LEASED, IS_PENDING, MAY_TAKE_SLOT, WAITS_FOR_SLOT
+
+job, lane = tables.job, tables.lane
+EVERYTHING = "*"  # the lane of `tm_max_in_flight`
+
+
+def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
+    """Take up to `limit` due jobs whose keys have a slot free, and hold those that find none."""
+    due = select(job).where(IS_PENDING, MAY_TAKE_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at, job.c.id)
+    found = [jobs.read_job(row) for row in tx.execute(tx.dialect.locked(due.limit(limit)))]
+    ours = _lock(tx, {one.concurrency_key or "" for one in found})
+    waiting = [one for one in found if one.concurrency_key in ours]
+    if not waiting:
+        return []
+    admitted = _admit(waiting, _in_use(tx, ours, {one.id for one in waiting}))
+    ids = {one.id for one in admitted}
+    hold(tx, [one.id for one in waiting if one.id not in ids])
+    return jobs.claim(tx, list(ids), node=node, lease=lease)
+
+
+def _admit(waiting: Sequence[Job], in_use: dict[str, int]) -> list[Job]:
+    """Return those that get a slot: first those that have one already, then the oldest."""
+    admitted = []
+    for one in sorted(waiting, key=lambda one: not _keeps_slot(one)):  # stable: by time within each
+        key = one.concurrency_key or ""
+        if _keeps_slot(one) or in_use.get(key, 0) < (one.concurrency or 1):
+            in_use[key] = in_use.get(key, 0) + 1
+            admitted.append(one)
+    return admitted
+
+
+def _keeps_slot(one: Job) -> bool:
+    """An occurrence that waits for its next try is still in process: what takes turns with it goes on waiting."""
+    return one.occurrence is not None and one.attempt > one.tries_from
+
+
+def _in_use(tx: Transaction, keys: Collection[str], besides: Collection[str]) -> dict[str, int]:
+    retrying = and_(job.c.occurrence.is_not(None), job.c.attempt > job.c.tries_from, job.c.id.not_in(list(besides)))
+    query = select(job.c.concurrency_key, func.count()).where(
+        job.c.slot.is_not(None), job.c.concurrency_key.in_(list(keys)), or_(IS_LEASED, retrying)
+    )
+    return {row[0]: row[1] for row in tx.execute(query.group_by(job.c.concurrency_key))}
+
+
+def hold(tx: Transaction, ids: Sequence[str]) -> None:
+    """Let jobs wait until a slot is free. The caller holds their lanes."""
+    if ids:
+        tx.execute(update(job).where(job.c.id.in_(ids), IS_PENDING).values(slot=Slot.HELD))
+
+
+def free(tx: Transaction, ended: Job) -> None:
+    """Let the next job of the same key go on: `ended` has given its slot back."""
+    if ended.slot is None or ended.concurrency_key is None:
+        return
+    locked = select(lane.c.key).where(lane.c.key == ended.concurrency_key)
+    tx.execute(locked.with_for_update() if tx.dialect.skips_locked else locked).all()
+    query = select(job.c.id).where(job.c.concurrency_key == ended.concurrency_key, WAITS_FOR_SLOT)
+    following = tx.execute(tx.dialect.latest(query.order_by(job.c.run_at, job.c.id).limit(1))).scalar()
+    if following is not None:
+        tx.execute(update(job).where(job.c.id == following, IS_PENDING).values(slot=Slot.OPEN))
+        tx.wake()
+
+
+def count_before(tx: Transaction, one: Job) -> int:
+    """Return how many jobs of the same key wait before this one."""
+    if one.slot is None:
+        return 0
+    earlier = and_(WAITS_FOR_SLOT, job.c.concurrency_key == one.concurrency_key, job.c.run_at < one.run_at)
+    return int(tx.execute(select(func.count()).select_from(job).where(earlier)).scalar_one())
+
+
+def room_left(tx: Transaction, limit: int) -> int:
+    """Return how many more jobs may be in flight under `tm_max_in_flight`; 0 while another beat is claiming."""
+    if not _lock(tx, {EVERYTHING}):
+        return 0
+    in_flight = select(job.c.id).where(IS_LEASED).limit(limit).subquery()
+    return limit - int(tx.execute(select(func.count()).select_from(in_flight)).scalar_one())
+
+
+def _lock(tx: Transaction, keys: Collection[str]) -> set[str]:
+    """Make lanes where there are none, and return those that are ours until the transaction ends."""
+    if not keys:
+        return set()
+    ordered = sorted(keys)
+    known = set(tx.execute(select(lane.c.key).where(lane.c.key.in_(ordered))).scalars())
+    missing: list[dict[str, Any]] = [{"key": key} for key in ordered if key not in known]
+    if missing:
+        tx.execute(tx.dialect.insert_if_new(lane), missing)
+    query = select(lane.c.key).where(lane.c.key.in_(ordered)).order_by(lane.c.key)
+    return set(tx.execute(tx.dialect.locked(query)).scalars())

@@ -1,0 +1,75 @@
+"""Which rows are old enough to go, kind by kind, each found by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Select, delete, exists, select
+
+from ..domain.occurrence import OccurrenceState
+from . import tables
+from .database import Transaction
+
+ENDED = tuple(state for state in OccurrenceState if state not in (
+    OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING,
+))  # fmt: skip
+
+
+def remove_old(tx: Transaction, kind: str, age: timedelta | None, *, limit: int) -> int:
+    """Delete up to `limit` rows of a kind that are older than `age`, or past the retention they carry themselves."""
+    before = tx.now if age is None else tx.later(-age)
+    table, chosen = _OLD[kind](before)
+    key = next(iter(table.primary_key.columns))
+    found = tx.execute(chosen.limit(limit)).all()
+    if not found:
+        return 0
+    if kind == "keys":  # its primary key has two columns
+        task, text = tables.key.c.task, tables.key.c.key
+        for row in found:
+            tx.execute(delete(table).where(task == row.task, text == row.key, table.c.kept_until <= before))
+        return len(found)
+    return tx.execute(delete(table).where(key.in_([row[0] for row in found]))).rowcount
+
+
+def _executions(before: Any) -> tuple[Any, Select[Any]]:
+    table = tables.execution
+    # A job that is still owed keeps its earlier attempts: they tell that a delivery of them is old.
+    owed = exists(select(tables.job.c.id).where(tables.job.c.id == table.c.job))
+    return table, select(table.c.id).where(table.c.completed_at < before, ~owed).order_by(table.c.completed_at)
+
+
+def _occurrences(before: Any) -> tuple[Any, Select[Any]]:
+    table = tables.occurrence
+    letter = exists(select(tables.dead_letter.c.id).where(tables.dead_letter.c.occurrence == table.c.id))
+    old = select(table.c.id).where(table.c.scheduled_at < before, table.c.state.in_(ENDED), ~letter)
+    return table, old.order_by(table.c.scheduled_at)
+
+
+def _logs(before: Any) -> tuple[Any, Select[Any]]:
+    return tables.log, select(tables.log.c.id).where(tables.log.c.at < before).order_by(tables.log.c.at)
+
+
+def _keys(before: Any) -> tuple[Any, Select[Any]]:
+    table = tables.key
+    return table, select(table.c.task, table.c.key).where(table.c.kept_until <= before).order_by(table.c.kept_until)
+
+
+def _audit(before: Any) -> tuple[Any, Select[Any]]:
+    return tables.audit, select(tables.audit.c.id).where(tables.audit.c.at < before).order_by(tables.audit.c.at)
+
+
+def _lanes(before: Any) -> tuple[Any, Select[Any]]:  # noqa: ARG001
+    used = exists(select(tables.job.c.id).where(tables.job.c.concurrency_key == tables.lane.c.key))
+    return tables.lane, select(tables.lane.c.key).where(~used, tables.lane.c.key != "*")
+
+
+_OLD: Mapping[str, Callable[[Any], tuple[Any, Select[Any]]]] = {
+    "executions": _executions,
+    "occurrences": _occurrences,
+    "logs": _logs,
+    "keys": _keys,
+    "audit": _audit,
+    "lanes": _lanes,
+}

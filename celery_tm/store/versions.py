@@ -1,0 +1,55 @@
+"""Every version of every definition, as it was stated, with who made it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from ..domain.definition import Definition, stated
+from . import tables
+from .audit import SYSTEM
+from .database import Transaction
+
+version = tables.version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """One row of `tm_version`."""
+
+    definition: str
+    version: int
+    at: datetime
+    actor: str
+    action: str
+    reason: str | None
+    stated: Mapping[str, Any]
+
+
+def keep(tx: Transaction, value: Definition, *, action: str, actor: str | None, reason: str | None = None) -> None:
+    """Write down a version as it takes effect."""
+    values = {"definition": value.id, "version": value.version, "action": action, "reason": reason}
+    tx.execute(insert(version).values(at=tx.now, actor=actor or SYSTEM, stated=stated(value), **values))
+
+
+def of_definition(tx: Transaction, definition: str, *, limit: int = 100) -> list[Version]:
+    """Return the versions of a definition, the latest first."""
+    query = select(version).where(version.c.definition == definition).order_by(version.c.version.desc()).limit(limit)
+    return [Version(**row._mapping) for row in tx.execute(query)]
+
+
+def in_force(tx: Transaction, definition: str, at: datetime) -> Version | None:
+    """Return the version that was in force at an instant, or None if there was none yet."""
+    query = select(version).where(version.c.definition == definition, version.c.at <= at)
+    row = tx.execute(query.order_by(version.c.version.desc()).limit(1)).first()
+    return Version(**row._mapping) if row else None
+
+
+def find(tx: Transaction, definition: str, number: int) -> Version | None:
+    """Return one version."""
+    row = tx.execute(select(version).where(version.c.definition == definition, version.c.version == number)).first()
+    return Version(**row._mapping) if row else None
