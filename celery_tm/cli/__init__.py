@@ -8,14 +8,33 @@ import click
 
 COMMANDS = {
     "schema": ("schema", "Create, upgrade or check the tables."),
-    "definitions": ("definitions", "Recurring definitions: list, show, load, trigger, pause, resume, enable, disable."),
+    "definitions": ("definitions", "Recurring definitions: list, show, add, edit, preview, load, export, pause, trigger …"),
+    "calendars": ("calendars", "Days on which definitions do not fire: list, show, set, remove."),
+    "occurrences": ("occurrences", "The instants of a definition and what was decided."),
+    "explain": ("explain", "Say why a definition ran, ran late or did not run."),
+    "replay": ("replay", "Run an occurrence that has ended once more."),
     "jobs": ("jobs", "Jobs that are still owed: list, show, cancel."),
     "dead-letters": ("dead_letters", "Jobs that will not be tried again by themselves: list, show, revive, purge."),
     "history": ("history", "The latest executions."),
+    "prune": ("prune", "Delete what is older than its retention."),
 }
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group that answers a command it does not have with the nearest one that it has."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            from ..errors import nearest
+
+            near = nearest(args[0], known)
+            hint = f", did you mean {near!r}?" if near else f"; there are {', '.join(known)}"
+            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """A group whose commands are imported when they are called or asked for help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -26,14 +45,6 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f".{COMMANDS[cmd_name][0]}", __name__).command
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from ..errors import nearest
-
-            near = nearest(args[0], COMMANDS)
-            raise click.UsageError(f"no command {args[0]!r}" + (f", did you mean {near!r}?" if near else ""), ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -9,21 +9,42 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import AppMissing, TmError
+from ..clock import as_utc
+from ..domain.job import checked_text
+from ..errors import AppMissing, InvalidValue, TmError, shown
 from ..management import TimeManagement
+
+MAX_ACTOR = 255
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
 )
-actor_option = click.option("--actor", default=getpass.getuser, help="Who does this, for the audit; default: you.")
+
+
+def _you() -> str | None:
+    """Return who runs the command; a container may have no name for its user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+actor_option = click.option("--actor", default=_you, help="Who does this, for the audit; default: you.")
 reason_option = click.option("--reason", help="Why, for the audit.")
+
+
+def example(line: str) -> str:
+    """Return the last words of a command's help: how it is called."""
+    return f"\b\nExample:\n  celery -A app tm {line}"
 
 
 def with_tm(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,12 +53,32 @@ def with_tm(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @functools.wraps(function)
     def run(ctx: click.Context, *args: Any, **kwargs: Any) -> Any:
+        _refuse_half_characters(ctx)
         try:
+            if kwargs.get("actor"):
+                checked_text(kwargs["actor"], field="actor", limit=MAX_ACTOR)
             return function(_tm(ctx), *args, **kwargs)
         except TmError as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(one_line(str(error))) from None
 
     return run
+
+
+def _refuse_half_characters(ctx: click.Context) -> None:
+    """Refuse arguments that are not UTF-8: Python hands them on as text that no database takes."""
+    for name, value in ctx.params.items():
+        if any("\ud800" <= c <= "\udfff" for text in _texts(value) for c in text):
+            raise click.UsageError(f"{name.replace('_', '-')} is not UTF-8; check the terminal's encoding", ctx)
+
+
+def _texts(value: Any) -> list[str]:
+    values = value if isinstance(value, tuple) else (value,)
+    return [str(item) for item in values if isinstance(item, (str, Path))]
+
+
+def one_line(text: str) -> str:
+    """Return a message without line breaks, so that logs and `grep` keep it whole."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _tm(ctx: click.Context) -> TimeManagement:
@@ -61,6 +102,26 @@ def show(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str], json_want
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def read_instant(text: str | None, *, field: str, zone: str) -> datetime | None:
+    """Return the instant that ISO 8601 text means; without an offset it is local time in `zone`."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidValue(
+            field,
+            f"{shown(text)} is not a date and time",
+            "use ISO 8601, e.g. '2026-12-24T18:00' or '2026-12-24T18:00+01:00'",
+        ) from None
+    return as_utc(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)), field=field)
+
+
+def both_times(instant: datetime, zone: str) -> dict[str, Any]:
+    """Return an instant in UTC and on the clocks of a time zone."""
+    return {"utc": instant, "local": instant.astimezone(ZoneInfo(zone)).isoformat(sep=" "), "timezone": zone}
 
 
 def show_one(value: Mapping[str, Any], *, json_wanted: bool) -> None:
@@ -94,7 +155,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return value.strftime("%Y-%m-%d %H:%M:%SZ")  # every instant we keep is in UTC
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(plain(value))
     text = str(value)

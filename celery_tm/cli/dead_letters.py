@@ -6,17 +6,20 @@ import click
 
 from ..management import TimeManagement
 from ..store.dead_letters import DeadLetter
-from .common import actor_option, as_json, limit_option, plain, reason_option, show, show_one, with_tm
+from . import Group
+from .common import actor_option, as_json, example, limit_option, plain, reason_option, show, show_one, with_tm
 
 COLUMNS = ("id", "task", "attempts", "buried_at", "reason", "last_error")
 
 
-@click.group(name="dead-letters", help="Jobs that will not be tried again by themselves.")
+@click.group(name="dead-letters", cls=Group, help="Jobs that will not be tried again by themselves.")
 def command() -> None:
     """Dead letters."""
 
 
-@command.command("list", help="List the dead letters, the latest first.")
+@command.command(
+    "list", help="List the dead letters, the latest first.", epilog=example("dead-letters list --task shop.report")
+)
 @click.option("--task", help="Only of this task.")
 @limit_option
 @as_json
@@ -32,7 +35,11 @@ def _row(letter: DeadLetter) -> dict[str, object]:
     return {**job, "attempts": letter.attempts, "buried_at": letter.buried_at, "reason": letter.reason}
 
 
-@command.command("show", help="Show one dead letter with its traceback.")
+@command.command(
+    "show",
+    help="Show one dead letter with its traceback.",
+    epilog=example("dead-letters show 0197a1f0-3c1e-7d52-9b0e-2f6c1a7e4d11"),
+)
 @click.argument("id")
 @as_json
 @with_tm
@@ -42,7 +49,10 @@ def show_letter(tm: TimeManagement, id: str, as_json: bool) -> None:
     show_one({**_row(letter), "traceback": letter.traceback}, json_wanted=as_json)
 
 
-@command.command(help="Give a dead letter, or with --all every one, all its tries again.")
+@command.command(
+    help="Give a dead letter, or with --all every one, all its tries again.",
+    epilog=example("dead-letters revive --all --task shop.report"),
+)
 @click.argument("id", required=False)
 @click.option("--all", "every", is_flag=True, help="Revive all (of --task).")
 @click.option("--task", help="With --all: only of this task.")
@@ -68,7 +78,10 @@ def revive(
     show_one({"revived": count}, json_wanted=as_json)
 
 
-@command.command(help="Delete a dead letter, or with --all every one, for good.")
+@command.command(
+    help="Delete a dead letter, or with --all every one, for good.",
+    epilog=example("dead-letters purge --all --task shop.report --yes"),
+)
 @click.argument("id", required=False)
 @click.option("--all", "every", is_flag=True, help="Purge all (of --task).")
 @click.option("--task", help="With --all: only of this task.")

@@ -1,106 +1,130 @@
-"""`celery -A app tm definitions`: recurring definitions."""
+"""`celery -A app tm definitions`: reading recurring definitions. Stating, switching and files are modules of their own."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
-from ..domain.definition import Definition
+from ..domain.definition import Definition, stated
 from ..management import TimeManagement
-from .common import actor_option, as_json, plain, reason_option, show, show_one, with_tm
+from ..store.versions import Version
+from . import Group
+from .common import as_json, both_times, example, limit_option, plain, show, show_one, with_tm
+from .defining import add, edit, preview
+from .files import export, load
+from .switching import disable, enable, pause, remove, resume, standing, trigger
 
 COLUMNS = ("name", "task", "schedule", "timezone", "is", "next_run_at", "last_run_at", "version")
+COMING = 3
+MOST_VERSIONS = 10_000
 
 
-@click.group(name="definitions", help="Recurring definitions.")
+@click.group(name="definitions", cls=Group, help="Recurring definitions.")
 def command() -> None:
     """Recurring definitions."""
 
 
-@command.command("list", help="List the definitions, also those that never ran.")
+@command.command(
+    "list",
+    help="List the definitions, also those that never ran and those that are off or retired.",
+    epilog=example("definitions list --group reports"),
+)
 @click.option("--group", help="Only this group.")
 @as_json
 @with_tm
 def list_definitions(tm: TimeManagement, group: str | None, as_json: bool) -> None:
     """List the definitions."""
     rows = [_row(definition) for definition in tm.definitions.list(group=group)]
-    show(rows, columns=COLUMNS, json_wanted=as_json, empty="no definitions yet; `tm definitions load FILE` adds some")
+    empty = (
+        f"no definition is in group {group!r}" if group else "no definitions yet; `tm definitions add` or `load` adds some"
+    )
+    show(rows, columns=COLUMNS, json_wanted=as_json, empty=empty)
 
 
 def _row(definition: Definition) -> dict[str, Any]:
-    state = "disabled" if not definition.enabled else "paused" if definition.paused else "on"
-    return {
-        **plain_definition(definition),
-        "is": state,
-        "next_run_at": definition.next_run_at,
-        "last_run_at": definition.last_run_at,
-    }
+    times = {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at}
+    return {**plain(definition), "is": standing(definition), **times}
 
 
-def plain_definition(definition: Definition) -> dict[str, Any]:
-    """Return a definition's columns as JSON."""
-    value: dict[str, Any] = plain(definition)
-    return value
-
-
-@command.command("show", help="Show one definition.")
+@command.command(
+    "show",
+    help="Show what is stated about a definition, what it means, and what comes next.",
+    epilog=example("definitions show nightly"),
+)
 @click.argument("name")
 @as_json
 @with_tm
 def show_definition(tm: TimeManagement, name: str, as_json: bool) -> None:
     """Show one definition."""
-    show_one(plain_definition(tm.definitions.get(name)), json_wanted=as_json)
-
-
-@command.command(help="Add or change the definitions of a TOML or YAML file. Idempotent; one bad entry changes nothing.")
-@click.argument("file", type=click.Path(path_type=Path))
-@actor_option
-@as_json
-@with_tm
-def load(tm: TimeManagement, file: Path, actor: str | None, as_json: bool) -> None:
-    """Load a file."""
-    loaded = tm.definitions.load(file, actor=actor)
+    definition = tm.definitions.get(name)
+    versions = len(tm.definitions.versions(name, limit=MOST_VERSIONS))
+    coming = [both_times(instant, definition.timezone) for instant in _coming(definition)]
     if as_json:
-        show_one(plain(loaded), json_wanted=True)
+        told = {"stated": stated(definition), "meaning": definition.rule.describe(), "coming": coming, "versions": versions}
+        show_one({**_row(definition), **told, "waiting_edit": definition.waiting_edit}, json_wanted=True)
         return
-    for name, names in (("added", loaded.added), ("changed", loaded.changed), ("unchanged", loaded.unchanged)):
-        click.echo(f"{name}: {len(names)}" + (f" ({', '.join(names)})" if names else ""))
+    show_one(_for_people(definition, versions), json_wanted=False)
+    if coming:
+        click.echo("coming:")
+    for one in coming:
+        click.echo(f"  {one['utc']:%Y-%m-%d %H:%M:%S} UTC   {one['local']} {one['timezone']}")
 
 
-@command.command(help="Run a definition now, once, under its own overlap rule.")
+def _coming(definition: Definition) -> list[datetime]:
+    instants: list[datetime] = []
+    instant = definition.following
+    while instant is not None and len(instants) < COMING:
+        instants.append(instant)
+        instant = definition.next_after(instant)
+    return instants
+
+
+def _for_people(definition: Definition, versions: int) -> dict[str, Any]:
+    values = {"name": definition.name, **stated(definition)}
+    values |= {"meaning": definition.rule.describe(), "is": standing(definition)}
+    values |= {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at, "runs": definition.runs}
+    values |= {"version": f"{definition.version}, {versions} kept", "updated_at": definition.updated_at}
+    values |= {"updated_by": definition.updated_by}
+    edit = definition.waiting_edit
+    if edit is not None:
+        by = f", by {edit.actor}" if edit.actor else ""
+        values["waiting_edit"] = f"after {edit.after:%Y-%m-%d %H:%M:%S} UTC: {_said(edit.values)}{by}"
+    return values
+
+
+def _said(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field}={value}" for field, value in values.items())
+
+
+@command.command(
+    help="List the versions of a definition, the latest first, and what each one changed.",
+    epilog=example("definitions versions nightly"),
+)
 @click.argument("name")
-@actor_option
-@reason_option
+@limit_option
 @as_json
 @with_tm
-def trigger(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool) -> None:
-    """Run a definition now."""
-    occurrence = tm.trigger(name, actor=actor, reason=reason)
-    value = {"occurrence": occurrence.id, "state": str(occurrence.state), "reason": occurrence.reason}
-    show_one(value, json_wanted=as_json)
+def versions(tm: TimeManagement, name: str, limit: int, as_json: bool) -> None:
+    """List the versions."""
+    found = tm.definitions.versions(name, limit=limit + 1)  # one more, to compare the last one shown with
+    rows = [{**plain(one), "at": one.at, "changed": _changed(found, place)} for place, one in enumerate(found[:limit])]
+    show(
+        rows,
+        columns=("version", "at", "actor", "action", "reason", "changed"),
+        json_wanted=as_json,
+        empty="no versions were kept",
+    )
 
 
-def _switch(action: str, about: str) -> None:
-    @command.command(action, help=about)
-    @click.argument("name")
-    @actor_option
-    @reason_option
-    @as_json
-    @with_tm
-    def switch(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool) -> None:
-        definition = getattr(tm, action)(name, actor=actor, reason=reason)
-        value = {
-            "name": name,
-            "enabled": definition.enabled,
-            "paused": definition.paused,
-            "version": definition.version,
-        }
-        show_one(value, json_wanted=as_json)
+def _changed(found: Sequence[Version], place: int) -> dict[str, Any]:
+    """Return the fields that a version states otherwise than the one before it."""
+    new = found[place].stated
+    old = found[place + 1].stated if place + 1 < len(found) else {}
+    return {field: new.get(field) for field in {**old, **new} if old.get(field) != new.get(field)}
 
 
-_switch("pause", "Stop a definition for a while; its instants meanwhile are recorded as skipped.")
-_switch("resume", "Let a paused definition go on with its next instant.")
-_switch("enable", "Switch a definition on.")
-_switch("disable", "Switch a definition off.")
+for part in (add, edit, preview, load, export, trigger, pause, resume, enable, disable, remove):
+    command.add_command(part)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import click
 
 from ..management import TimeManagement
-from .common import as_json, limit_option, plain, show, with_tm
+from .common import as_json, example, limit_option, plain, show, with_tm
 
 COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "error", "worker", "job")
 
 
-@click.command(name="history", help="Show the latest executions: all, of a definition (NAME), or of a task.")
+@click.command(
+    name="history",
+    help="Show the latest executions: all, of a definition (NAME), or of a task.",
+    epilog=example("history nightly --limit 10"),
+)
 @click.argument("name", required=False)
 @click.option("--task", help="Only of this task.")
 @limit_option

@@ -7,17 +7,20 @@ import click
 from ..domain.job import JobState
 from ..management import TimeManagement
 from ..producer import cancel as cancel_job
-from .common import actor_option, as_json, limit_option, plain, reason_option, show, show_one, with_tm
+from . import Group
+from .common import actor_option, as_json, example, limit_option, plain, reason_option, show, show_one, with_tm
 
 COLUMNS = ("id", "task", "state", "attempt", "run_at", "dedupe_key", "claimed_by", "progress", "last_error")
 
 
-@click.group(name="jobs", help="Jobs that are still owed.")
+@click.group(name="jobs", cls=Group, help="Jobs that are still owed.")
 def command() -> None:
     """Jobs that are still owed."""
 
 
-@command.command("list", help="List jobs that are still owed, those due first in front.")
+@command.command(
+    "list", help="List jobs that are still owed, those due first in front.", epilog=example("jobs list --state pending")
+)
 @click.option("--state", type=click.Choice([str(state) for state in JobState]), help="Only in this state.")
 @click.option("--task", help="Only of this task.")
 @limit_option
@@ -29,7 +32,11 @@ def list_jobs(tm: TimeManagement, state: str | None, task: str | None, limit: in
     show(rows, columns=COLUMNS, json_wanted=as_json, empty="nothing is owed")
 
 
-@command.command("show", help="Show one job's story, also after its row is gone.")
+@command.command(
+    "show",
+    help="Show one job's story, also after its row is gone.",
+    epilog=example("jobs show 0197a1f0-3c1e-7d52-9b0e-2f6c1a7e4d11"),
+)
 @click.argument("id")
 @as_json
 @with_tm
@@ -49,7 +56,10 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     )
 
 
-@command.command(help="Cancel a job: one that waits is deleted and recorded, one that runs is asked to stop.")
+@command.command(
+    help="Cancel a job: one that waits is deleted and recorded, one that runs is asked to stop.",
+    epilog=example("jobs cancel 0197a1f0-3c1e-7d52-9b0e-2f6c1a7e4d11 --reason refunded"),
+)
 @click.argument("id")
 @actor_option
 @reason_option

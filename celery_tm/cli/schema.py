@@ -6,15 +6,18 @@ import click
 
 from ..management import TimeManagement
 from ..store import schema as store_schema
-from .common import as_json, show_one, with_tm
+from . import Group
+from .common import as_json, example, show_one, with_tm
 
 
-@click.group(name="schema", help="Create, upgrade or check the tables.")
+@click.group(name="schema", cls=Group, help="Create, upgrade or check the tables.")
 def command() -> None:
     """The tables."""
 
 
-@command.command(help="Bring the tables to this release. Safe to repeat, and on several nodes at once.")
+@command.command(
+    help="Bring the tables to this release. Safe to repeat, and on several nodes at once.", epilog=example("schema upgrade")
+)
 @as_json
 @with_tm
 def upgrade(tm: TimeManagement, as_json: bool) -> None:
@@ -24,7 +27,7 @@ def upgrade(tm: TimeManagement, as_json: bool) -> None:
     show_one({"database": tm.installation.database.safe_url, "before": before, "after": after}, json_wanted=as_json)
 
 
-@command.command(help="Say whether the tables are of this release; exit code 1 if not.")
+@command.command(help="Say whether the tables are of this release; exit code 1 if not.", epilog=example("schema check"))
 @as_json
 @with_tm
 def check(tm: TimeManagement, as_json: bool) -> None:

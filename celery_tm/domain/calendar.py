@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from ..errors import InvalidValue, shown
+from .dst import Fold, Gap, wall_to_utc
 
 DAY = timedelta(days=1)
+FOREVER = datetime.max.replace(tzinfo=UTC)
 MAX_ENTRIES = 5000
 EXAMPLE = "use e.g. '2026-12-24', '2026-12-24/2027-01-02', '2026-12-24T10:00/2026-12-24T12:00', '12-25' or 'sat'"
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _YEARLY = re.compile(r"(\d\d)-(\d\d)", re.ASCII)
-MAX_STEPS = 100_000
+ENOUGH = timedelta(days=40 * 366)  # in which each day of the year, 29 February too, comes on each day of the week
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +41,57 @@ class Closures:
 
     def reopens_after(self, instant: datetime) -> datetime | None:
         """Return the end of the closure that `instant` falls into, or None if it is open then."""
+        end = self._dated(instant)
+        if end is None and self._recurs(instant):
+            end = FOREVER if len(self.weekly) == len(WEEKDAYS) else _end_of(self._day(instant), self.zone, instant)
+        return end
+
+    def closes_again(self, instant: datetime) -> bool:
+        """Say whether it is closed then for the day of the year or week alone, so that it may go on like that forever."""
+        return self._dated(instant) is None and self._recurs(instant)
+
+    def _dated(self, instant: datetime) -> datetime | None:
         for start, end in self.times:
             if start <= instant < end:
                 return end
-        day = instant.astimezone(ZoneInfo(self.zone)).date()
-        last = next((last for first, last in self.dates if first <= day <= last), None)
-        if last is None and (day in self.days or (day.month, day.day) in self.yearly or day.weekday() in self.weekly):
-            last = day
-        return None if last is None else _midnight(last + DAY, self.zone)
+        day = self._day(instant)
+        last = next((last for first, last in self.dates if first <= day <= last), day if day in self.days else None)
+        return None if last is None else _end_of(last, self.zone, instant)
+
+    def _recurs(self, instant: datetime) -> bool:
+        day = self._day(instant)
+        return (day.month, day.day) in self.yearly or day.weekday() in self.weekly
+
+    def _day(self, instant: datetime) -> date:
+        try:
+            return instant.astimezone(ZoneInfo(self.zone)).date()
+        except OverflowError:  # its local day lies beyond the calendar
+            return instant.date()
 
 
-def _midnight(day: date, zone: str) -> datetime:
-    """Return the first instant of a local day, also where clocks are changed at midnight."""
-    start = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(UTC)
-    while start.astimezone(ZoneInfo(zone)).date() < day:  # midnight does not exist there
-        start += timedelta(minutes=15)
-    return start
+def _end_of(day: date, zone: str, instant: datetime) -> datetime:
+    """Return the first instant later than `instant` at which a local day is over, also where clocks are changed then."""
+    if day == date.max:
+        return FOREVER
+    midnight = datetime.combine(day + DAY, time())
+    # Where clocks are put back over midnight, the day ends twice.
+    ends = (wall_to_utc(midnight, zone=ZoneInfo(zone), gap=Gap.SHIFT, fold=fold) for fold in (Fold.FIRST, Fold.SECOND))
+    return next((end for end in ends if end is not None and end > instant), FOREVER)
 
 
 def next_open(
     instant: datetime | None, closures: Closures, following: Callable[[datetime], datetime | None]
 ) -> datetime | None:
     """Return the first instant at or after `instant` that is open; `following(t)` is the rule's next after t."""
-    for _ in range(MAX_STEPS):
-        end = None if instant is None else closures.reopens_after(instant)
-        if instant is None or end is None:
+    since = instant
+    while instant is not None and since is not None:
+        end = closures.reopens_after(instant)
+        if end is None:
             return instant
+        if not closures.closes_again(instant):
+            since = end
+        if end == FOREVER or end - since > ENOUGH:
+            return None
         instant = following(end - timedelta(microseconds=1))
     return None
 
@@ -91,8 +119,14 @@ def closures_of(entries: tuple[str, ...], zone: str) -> Closures:
 
 
 def _local(text: str, zone: str) -> datetime:
+    """Return the instant of a local time, or of one with an offset; beyond the calendar, its first or last."""
     moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))).astimezone(UTC)
+    found = None
+    with suppress(OverflowError):
+        if moment.tzinfo:
+            return moment.astimezone(UTC)
+        found = wall_to_utc(moment, zone=ZoneInfo(zone), gap=Gap.SHIFT, fold=Fold.FIRST)
+    return found or (FOREVER if moment.year > 1 else datetime.min.replace(tzinfo=UTC))
 
 
 def checked_entries(value: Any, *, field: str) -> tuple[str, ...]:

@@ -132,11 +132,17 @@ class Definition:
         A new tz database may give the last decided local time another instant: it is not to fire a second time.
         """
         then = self.planned_offset
-        if then is None or then == self.offset_at(self.planned_until):
+        if then is None or then == self.offset_at(self.planned_until) or not self.is_local:
             return self.planned_until
         wall = self.planned_until.replace(tzinfo=None) + timedelta(seconds=then)
         moved = wall_to_utc(wall, zone=ZoneInfo(self.timezone), gap=Gap.SHIFT, fold=Fold.FIRST)
         return max(self.planned_until, moved or self.planned_until)
+
+    @property
+    def is_local(self) -> bool:
+        """Say whether it fires at local times of its zone, and not at instants that no zone moves."""
+        zone = getattr(self.rule, "zone", None)
+        return isinstance(zone, Zone) and zone.name == self.timezone
 
     @property
     def following(self) -> datetime | None:
@@ -229,7 +235,9 @@ def _refuse_contradictions(definition: Definition) -> None:
         raise InvalidValue("recovery", "bounded needs a bound", "add recovery_count=10, recovery_within='2h', or both")
     if definition.recovery is not Recovery.BOUNDED and bounds != (None, None):
         raise InvalidValue(
-            "recovery", f"{str(definition.recovery)!r} knows no count and no duration", "use recovery='bounded' with them"
+            "recovery",
+            f"{str(definition.recovery)!r} knows no count and no duration",
+            "use recovery='bounded' with them, or set recovery_count and recovery_within to None",
         )
     if definition.concurrency_key and definition.overlap in TAKING_TURNS:
         raise InvalidValue(
@@ -270,7 +278,8 @@ def retired(definition: Definition, *, now: datetime) -> Definition:
 def unretired(definition: Definition, *, now: datetime) -> Definition:
     """Return a retired definition that is named again; instants meanwhile are not made up for."""
     back = replace(definition, retired_at=None, planned_until=max(now, definition.planned_until), updated_at=now)
-    back = replace(back, version=definition.version + 1, planned_offset=back.offset_at(back.planned_until))
+    offset = back.offset_at(back.planned_until)
+    back = replace(back, version=definition.version + 1, planned_offset=offset, catching_up_from=None)
     return replace(back, next_run_at=back.following)
 
 

@@ -96,7 +96,7 @@ def _wall_after(
     """Return the local time to look at first from a start that comes twice."""
     repeated, past = change.wall(change.after), change.wall(change.before)
     if after >= change.at:
-        return next_naive(max(start, _just_before(past)) if fold is Fold.FIRST else start)
+        return next_naive(_just_before(past) if fold is Fold.FIRST else start)
     wall = None if fold is Fold.SECOND else next_naive(start)
     if fold is Fold.FIRST or (wall is not None and wall < past):
         return wall
@@ -122,7 +122,8 @@ def _skip(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _just_before(wall: datetime) -> datetime:
-    return wall - timedelta.resolution
+    # A second, though a rule may fire within it: croniter reckons in floats, and what is found too early is passed over.
+    return wall - SECOND
 
 
 def _change_at(wall: datetime, zone: ZoneInfo) -> Transition | None:
@@ -133,8 +134,7 @@ def _change_at(wall: datetime, zone: ZoneInfo) -> Transition | None:
 
 def _offsets(wall: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]:
     """Return the offsets before and after the change that a local time is touched by; mostly they are equal."""
-    local = wall.replace(tzinfo=zone)
-    return local.utcoffset() or ZERO, local.replace(fold=1).utcoffset() or ZERO
+    return zone.utcoffset(wall) or ZERO, zone.utcoffset(wall.replace(fold=1)) or ZERO
 
 
 def _find_change(wall: datetime, zone: ZoneInfo, before: timedelta, after: timedelta) -> Transition:

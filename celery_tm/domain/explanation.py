@@ -15,7 +15,7 @@ from .job import Job, JobState, Slot
 from .occurrence import Occurrence, OccurrenceState
 
 LATE = timedelta(seconds=5)
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,28 +105,60 @@ def _of_silence(facts: Facts, definition: Definition) -> tuple[str, list[str]]:
     name, at = facts.name, stamp(facts.at)
     reason = next((why for applies, why in _silences(facts, definition) if applies), None)
     if reason is not None:
-        return f"{name!r} did not run at {at}: {reason}.", _neighbours(facts)
+        did_not = "does not run" if facts.at > facts.now else "did not run"
+        return f"{name!r} {did_not} at {at}: {reason}.", _neighbours(facts)
+    if facts.at > facts.now:
+        return f"{name!r} has not come to {at} yet: {_coming(facts, definition)}.", _neighbours(facts)
     return f"{name!r} had nothing to run at {at}: its schedule yields no instant then.", _neighbours(facts)
 
 
 def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
     at, created = facts.at, facts.created_at or definition.created_at
-    seen = f"the last beat was seen at {stamp(facts.beat_seen_at)}" if facts.beat_seen_at else "no beat was ever seen"
-    due = facts.before is not None and facts.before > definition.planned_until and facts.before <= facts.now
+    before, decided = facts.before, definition.planned_until
+    due = before is not None and decided < before <= facts.now
+    unknown = before is not None and before <= decided and at - before < MINUTE
     ended = definition.ends_at is not None and at > definition.ends_at
     waits = definition.starts_at is not None and at < definition.starts_at
     retired = definition.retired_at is not None and at >= definition.retired_at
-    why_retired = f": {facts.switch.told()}" if facts.switch else ""
+    spent = definition.is_spent and at > decided
     return [
         (at < created, f"it was added later, at {stamp(created)}"),
-        (retired, f"it is retired{why_retired}"),
-        (waits, f"it starts at {stamp(definition.starts_at)}" if definition.starts_at else ""),
-        (ended, f"it ended at {stamp(definition.ends_at)}" if definition.ends_at else ""),
-        (definition.is_spent and at > definition.planned_until, f"it has run {definition.runs} times, which is its limit"),
-        (facts.closed_by is not None, f"that time is excluded by {facts.closed_by}"),
-        (due, f"its instant {_both(facts, facts.before)} has come, but no beat has decided it yet; {seen}"),
-        (at > facts.now, f"that is still to come; the next run is {_both(facts, definition.next_run_at)}"),
+        (retired, _switched_off(facts, "retired", definition.retired_at)),
+        (waits, f"it starts only at {_both(facts, definition.starts_at)}"),
+        (ended, f"it ended at {_both(facts, definition.ends_at)}"),
+        (spent, f"it has run {_times(definition.runs)}, and max_runs={definition.max_runs} allows no more"),
+        (facts.closed_by is not None, f"that time is closed by {facts.closed_by}"),
+        (due, f"its instant {_both(facts, before)} has come, but no beat has decided it yet; {_beat(facts)}"),
+        (
+            unknown,
+            f"its present schedule yields {_both(facts, before)}, but nothing is recorded for it; "
+            "another version was in force then, or its record was pruned",
+        ),
     ]
+
+
+def _coming(facts: Facts, definition: Definition) -> str:
+    following = definition.following
+    if following is not None and following <= facts.now:
+        following = definition.next_after(facts.now)
+    return "no run is planned any more" if following is None else f"its next run is at {_both(facts, following)}"
+
+
+def _switched_off(facts: Facts, how: str, at: datetime | None) -> str:
+    """Say who paused, disabled or retired it; the last switch may have been another one."""
+    if facts.switch is not None and facts.switch.action == how:
+        return f"it was {facts.switch.told()}"
+    return f"it was {how} at {stamp(at)}" if at else f"it is {how}"
+
+
+def _beat(facts: Facts) -> str:
+    if facts.beat_seen_at is None:
+        return "no beat was ever seen, start one with `celery -A app beat -S celery_tm.Scheduler`"
+    return f"a beat was last seen at {stamp(facts.beat_seen_at)}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _neighbours(facts: Facts) -> list[str]:
@@ -171,23 +203,34 @@ def _how_late(occurrence: Occurrence, started: datetime) -> str:
 
 
 def _failed(facts: Facts, occurrence: Occurrence) -> str:
-    error = facts.letter_error or next((one.error for one in facts.executions if one.error), None)
-    return f"ran for {_due(facts, occurrence)} and failed: {error or occurrence.reason}."
+    latest = sorted(facts.executions, key=lambda one: -one.attempt)
+    error = facts.letter_error or next((one.error for one in latest if one.error), None) or occurrence.reason
+    return f"ran for {_due(facts, occurrence)} and failed: {_sentence(error or 'no error was recorded')}"
+
+
+def _sentence(text: str) -> str:
+    """Return a text of others as the end of a sentence: its first line, with one full stop."""
+    lines = text.strip().splitlines() or [""]
+    return f"{lines[0].rstrip(' .')}{' …' if len(lines) > 1 else '.'}"
 
 
 def _stale(facts: Facts, occurrence: Occurrence) -> str:
-    return f"ran for {_due(facts, occurrence)} and was given up: {occurrence.reason}."
+    why = occurrence.reason or "it ran for too long"
+    return f"ran for {_due(facts, occurrence)} and was given up: {_sentence(why.removeprefix('stale: '))}"
 
 
 def _cancelled(facts: Facts, occurrence: Occurrence) -> str:
-    return f"was due at {_due(facts, occurrence)} and was cancelled: {occurrence.reason or 'no reason was given'}."
+    return f"was due at {_due(facts, occurrence)} and was cancelled: {_sentence(occurrence.reason or 'no reason was given')}"
 
 
 def _running(facts: Facts, occurrence: Occurrence) -> str:
-    started = occurrence.started_at
-    since = f" since {stamp(started)} ({_how_late(occurrence, started)})" if started else ""
-    where = f" on {facts.job.claimed_by}" if facts.job and facts.job.state is JobState.RUNNING else ""
-    return f"runs for {_due(facts, occurrence)}{since}{where}."
+    started, job = occurrence.started_at, facts.job
+    if job is not None and job.state is not JobState.RUNNING and job.retries:
+        again = f"attempt {job.attempt} is due at {stamp(job.run_at)}"
+        return f"ran for {_due(facts, occurrence)} and is tried again: {again}."
+    since = f", since {stamp(started)} ({_how_late(occurrence, started)})" if started else ""
+    where = f", on {job.claimed_by}" if job and job.claimed_by and job.state is JobState.RUNNING else ""
+    return f"is running for {_due(facts, occurrence)}{since}{where}."
 
 
 def _waiting(facts: Facts, occurrence: Occurrence) -> str:
@@ -196,19 +239,26 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
         return f"is planned for {due}; nothing is decided until then."
     job = facts.job
     if job is None:
-        return f"was due at {due}; its job is gone."
+        return f"was due at {due} and is recorded as {occurrence.state}, but its job is gone: somebody deleted it by hand."
     if job.slot is Slot.HELD:
-        line = f", with {facts.ahead_in_line} before it" if facts.ahead_in_line else ""
-        return f"was due at {due} and waits for its turn: an earlier one is in process{line}."
+        line = f", and {facts.ahead_in_line} more wait before it" if facts.ahead_in_line else ""
+        return f"was due at {due} and waits for its turn: {_taken(job)}{line}."
     if job.state is JobState.DISPATCHED:
-        return f"was due at {due} and is on its way to a worker, sent {job.dispatches} times."
+        return f"was due at {due} and waits for a free worker: its message was sent {_times(job.dispatches)}."
     if job.run_at > facts.now:
-        return f"was due at {due} and is to run at {stamp(job.run_at)}."
-    return f"is due since {due} and waits for a beat to dispatch it."
+        return f"was due at {due} and is to run at {_both(facts, job.run_at)}."
+    return f"has been due since {due} and waits for a beat to send it; {_beat(facts)}."
+
+
+def _taken(job: Job) -> str:
+    if (job.concurrency_key or "").startswith("definition:"):
+        return "an earlier run of it has not ended"
+    slots = "the only slot" if job.concurrency == 1 else f"all {job.concurrency} slots"
+    return f"{slots} of concurrency_key {job.concurrency_key!r} {'is' if job.concurrency == 1 else 'are'} taken"
 
 
 def _did_not_run(facts: Facts, occurrence: Occurrence) -> str:
-    return f"did not run for {_due(facts, occurrence)}: {occurrence.reason or occurrence.state}."
+    return f"did not run for {_due(facts, occurrence)}: {_sentence(occurrence.reason or str(occurrence.state))}"
 
 
 _VERBS: Mapping[OccurrenceState, Callable[[Facts, Occurrence], str]] = {
@@ -230,12 +280,12 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     lines = []
     if occurrence.decided_at is not None:
         late = occurrence.decided_at - occurrence.scheduled_at
-        how = f", {_took(late)} after its instant: no beat was planning before" if late > LATE else ""
+        how = f", {_took(late)} after its instant: no beat was planning until then" if late > LATE else ""
         lines.append(f"decided at {stamp(occurrence.decided_at)} under version {occurrence.version}{how}")
     if occurrence.replay_of is not None:
         lines.append(f"it is a replay of occurrence {occurrence.replay_of}")
     if occurrence.covers_from and occurrence.covers_until and occurrence.is_recovery:
-        lines.append(f"it stands for {stamp(occurrence.covers_from)} to {stamp(occurrence.covers_until)}")
+        lines.append(f"it stands for all from {stamp(occurrence.covers_from)} until {stamp(occurrence.covers_until)}")
     if occurrence.started_at and occurrence.decided_at:
         wait = occurrence.started_at - max(occurrence.decided_at, occurrence.scheduled_at)
         if wait > LATE:
@@ -255,7 +305,7 @@ def _because(facts: Facts) -> str:
         (definition.overlap not in ("allow", "skip"), "an earlier run"),
     ]
     found = [cause for applies, cause in causes if applies]
-    return f" (for {' or '.join(found)}, or a free worker)" if found else " for a free worker"
+    return f" (for {' or '.join([*found, 'a free worker'])})" if found else " for a free worker"
 
 
 def _tries(facts: Facts) -> list[str]:
@@ -275,13 +325,26 @@ def _context(facts: Facts) -> list[str]:
     if facts.version is not None:
         rule = facts.version.stated.get("schedule") if facts.version.stated else None
         rule = rule.get("expression") if isinstance(rule, Mapping) else rule
-        lines.append(f"version {facts.version.version} was in force (schedule {rule!r}): {facts.version.told()}")
+        schedule = f" (schedule {rule!r})" if rule else ""
+        lines.append(f"version {facts.version.version} was in force{schedule}: {facts.version.told()}")
     if definition is not None:
         lines.append(f"now: {definition.rule.describe()}, version {definition.version}")
         edit = definition.waiting_edit
         if edit is not None:
-            lines.append(f"an edit takes over after {stamp(edit.after)}: {dict(edit.values)}")
+            values = ", ".join(f"{name}={value!r}" for name, value in edit.values.items())
+            lines.append(f"an edit takes over after the run at {stamp(edit.after)}: {values}")
         off = "paused" if definition.paused else None if definition.enabled else "disabled"
         if off:
-            lines.append(f"it is {off}" + (f": {facts.switch.told()}" if facts.switch else ""))
+            lines.append(f"it is {off} now" + (f": {facts.switch.told()}" if _did(facts, off) else ""))
+        elif facts.occurrence and facts.switch and _did(facts, _off_then(facts.occurrence)):
+            lines.append(f"it was {facts.switch.told()}, and is on again")
     return lines
+
+
+def _did(facts: Facts, how: str | None) -> bool:
+    return facts.switch is not None and facts.switch.action == how
+
+
+def _off_then(occurrence: Occurrence) -> str | None:
+    """Return what had switched the definition off at its instant, if that is why it did not run."""
+    return next((how for how in ("paused", "disabled") if occurrence.reason == f"the definition was {how}"), None)

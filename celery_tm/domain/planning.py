@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -16,7 +16,7 @@ from .job import DEFAULT_RETRIES, Job, Slot, Source
 from .occurrence import Occurrence, OccurrenceState
 from .overlap import TAKING_TURNS, Active, Overlap, apply_overlap
 from .recovery import GRACE, Decision, Recovery, decide, spaced
-from .timeline import Timeline
+from .timeline import INSTANT, Timeline
 
 MAX_INSTANTS = 1000  # per definition and round: a long outage is caught up over several ticks
 MAX_AHEAD = 1000  # instants planned ahead of one definition
@@ -42,22 +42,21 @@ class Plan:
 
 def plan(definition: Definition, *, now: datetime, active: Active = NOBODY, limit: int = MAX_INSTANTS) -> Plan:
     """Decide about every instant later than `planned_until` and not later than `now`, up to `limit` of them."""
-    timeline = definition.timeline
-    due = _due_until(definition, now)
-    instants = list(islice(timeline.between(definition.resumes_after, due), limit + 1))
+    instants = list(islice(_due(definition, now), limit + 1))
     more_to_come = len(instants) > limit
-    instants = instants[:limit]
-    decisions = _decide(definition, instants, now=now, active=active, more_to_come=more_to_come)
-    return Plan(
-        definition=definition,
-        decisions=decisions,
-        after=_moved_on(definition, decisions, now=now, more_to_come=more_to_come),
-        is_complete=not more_to_come,
-    )
+    decisions = _decide(definition, instants[:limit], now=now, active=active, more_to_come=more_to_come)
+    after = _moved_on(definition, decisions, now=now, more_to_come=more_to_come)
+    return Plan(definition=definition, decisions=decisions, after=after, is_complete=not more_to_come or after.is_spent)
+
+
+def _due(definition: Definition, now: datetime) -> Iterator[datetime]:
+    """Yield the instants that this version decides: up to now, or to the run after which an edit takes over."""
+    if definition.is_spent or definition.retired_at:
+        return iter(())
+    return definition.timeline.between(definition.resumes_after, _due_until(definition, now))
 
 
 def _due_until(definition: Definition, now: datetime) -> datetime:
-    """Return how far this version decides: up to now, or to the run after which an edit takes over."""
     edit = definition.waiting_edit
     return min(now, edit.after) if edit else now
 
@@ -87,12 +86,13 @@ def _oldest_kept(definition: Definition, instants: Sequence[datetime], now: date
     count = definition.recovery_count
     if definition.recovery is not Recovery.BOUNDED or not count:
         return None
-    until = now - GRACE
+    until = min(_due_until(definition, now), now - GRACE - INSTANT)  # what is later is not missed
+    first = instants[0] - INSTANT
     span = max((instants[-1] - instants[0]) / max(len(instants) - 1, 1), timedelta(seconds=1)) * count
     start = until
     found: deque[datetime] = deque(maxlen=count)
-    while len(found) < count and start > instants[0]:
-        start = max(start - span, instants[0])
+    while len(found) < count and start > first:
+        start = max(start - span, first)
         found = deque(definition.timeline.between(start, until), maxlen=count)
         span *= 2
     return found[0] if found else until
@@ -124,8 +124,10 @@ def _jittered(definition: Definition, decision: Decision) -> Decision:
     """Shift the run of an instant that is on time; the same instant is always shifted alike, whoever plans it."""
     if not definition.jitter or not decision.runs or decision.is_recovery:
         return decision
-    share = int.from_bytes(hashlib.sha256(occurrence_id(definition.id, decision.scheduled_at).encode()).digest()[:8]) / 2**64
-    return replace(decision, run_at=decision.scheduled_at + definition.jitter * share)
+    digest = hashlib.sha256(occurrence_id(definition.id, decision.scheduled_at).encode()).digest()
+    # In whole numbers: a share that is rounded could be all of it.
+    shift = (definition.jitter // INSTANT) * int.from_bytes(digest[:8]) >> 64
+    return replace(decision, run_at=decision.scheduled_at + shift * INSTANT)
 
 
 def _within_max_runs(definition: Definition, decisions: Sequence[Decision]) -> Sequence[Decision]:
@@ -149,22 +151,35 @@ def _moved_on(definition: Definition, decisions: Sequence[Decision], *, now: dat
     after = replace(
         definition,
         planned_until=planned_until,
-        planned_offset=definition.offset_at(planned_until),
+        # Where nothing was decided, the offset stays the one that was known when something was.
+        planned_offset=definition.offset_at(planned_until) if decisions else definition.planned_offset,
         runs=definition.runs + len(ran),
         last_run_at=ran[-1].scheduled_at if ran else definition.last_run_at,
         spaced_until=max((decision.run_at for decision in ran if decision.run_at and decision.is_recovery),
                          default=definition.spaced_until),
-        catching_up_from=(definition.catching_up_from or decisions[0].scheduled_at) if more_to_come and decisions else None,
     )  # fmt: skip
+    if not more_to_come or after.is_spent:
+        # A clock that was put back finds nothing to decide, and what no run stands for yet is not to be forgotten.
+        missed_from = None if decisions or after.is_spent else definition.catching_up_from
+        return replace(after, catching_up_from=missed_from, next_run_at=after.following)
     # One that has more to decide queues up behind those that became due meanwhile, so that it starves nobody.
-    return replace(after, next_run_at=now if more_to_come and not after.is_spent else after.following)
+    return replace(after, catching_up_from=_not_covered_from(definition, decisions), next_run_at=now)
+
+
+def _not_covered_from(definition: Definition, decisions: Sequence[Decision]) -> datetime | None:
+    """Return the first missed instant that no run stands for yet."""
+    missed_from = definition.catching_up_from
+    for decision in decisions:
+        missed_from = None if decision.covers_until else missed_from or decision.scheduled_at
+    return missed_from
 
 
 def ahead(definition: Definition, *, now: datetime) -> list[datetime]:
     """Return the instants that are planned ahead: later than what is decided, within `plan_ahead` of now."""
     if not definition.plan_ahead or definition.next_run_at is None:
         return []
-    return list(islice(definition.timeline.between(definition.resumes_after, now + definition.plan_ahead), MAX_AHEAD))
+    most = MAX_AHEAD if definition.max_runs is None else min(MAX_AHEAD, definition.max_runs - definition.runs)
+    return list(islice(definition.timeline.between(definition.resumes_after, now + definition.plan_ahead), most))
 
 
 def occurrence_of(definition: Definition, decision: Decision, *, now: datetime, replay_of: str | None = None) -> Occurrence:

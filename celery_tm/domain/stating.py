@@ -71,6 +71,9 @@ def _spread(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if "policy" not in recovery:
         raise InvalidValue("recovery", f"{shown(dict(recovery))} has no policy", "add e.g. 'policy': 'bounded'")
     rest = {name: value for name, value in values.items() if name != "recovery"}
+    for column in parts.values():
+        if column in rest:
+            raise InvalidValue(column, "recovery= states the bounds already", "state them in one place")
     # A mapping states all of it: a bound that is not there is none.
     return rest | {column: recovery.get(part) for part, column in parts.items()}
 

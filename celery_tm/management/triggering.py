@@ -71,13 +71,13 @@ def _run_now(
     actor: str | None,
     replay_of: str | None = None,
 ) -> Occurrence:
-    decision = replace(decision, scheduled_at=_free_instant(tx, definition, decision.scheduled_at))
+    now = decision.scheduled_at
+    decision = replace(decision, scheduled_at=_free_instant(tx, definition, now), run_at=now)
     active = occurrences.count_active(tx, [definition.id]).get(definition.id, Active())
     [decision] = apply_overlap([decision], policy=definition.overlap, active=active)
     if decision.runs and definition.overlap is Overlap.REPLACE:
         owed = occurrences.active_of(tx, definition.id)
         settlement.make_room(tx, owed, reason=replaced_by(decision.scheduled_at))
-    now = decision.scheduled_at
     made = occurrence_of(definition, decision, now=now, replay_of=replay_of)
     occurrences.insert_many(tx, [made])
     if decision.runs:

@@ -25,8 +25,19 @@ def example(kind: type[TmError], *, bare: bool = False) -> TmError:
     for number, parameter in enumerate(inspect.signature(kind).parameters.values()):
         if bare and parameter.default is not parameter.empty:
             break
-        facts.append(number if "int" in str(parameter.annotation) else f"{parameter.name}-fact")
+        facts.append(_fact(number, parameter.name, str(parameter.annotation)))
     return kind(*facts)
+
+
+def _fact(number: int, name: str, annotation: str) -> Any:
+    if "Mapping" in annotation:
+        return {f"{name}-fact": ("'mine'", "'theirs'")}
+    return number if "int" in annotation else f"{name}-fact"
+
+
+def words_of(fact: Any) -> list[str]:
+    """Return what a text must hold to tell a fact."""
+    return [*fact, *(word for pair in fact.values() for word in pair)] if isinstance(fact, dict) else [str(fact)]
 
 
 EXAMPLES = [example(kind, bare=bare) for kind in CLASSES for bare in (False, True)]
@@ -69,7 +80,7 @@ def test_an_error_can_be_copied(error: TmError) -> None:
 def test_an_errors_text_holds_each_of_its_facts(kind: type[TmError]) -> None:
     error = example(kind)
 
-    assert [fact for fact in error.args if str(fact) not in str(error)] == []
+    assert [word for fact in error.args for word in words_of(fact) if word not in str(error)] == []
 
 
 HINTS = ("run `", "shows them", "did you mean", "check ", "read it again", "pass ", "change it with", "use ", "import its",
@@ -95,6 +106,9 @@ def test_every_error_says_in_its_docstring_what_it_means(kind: type[TmError]) ->
         (errors.UnknownOption, ValueError),
         (errors.DefinitionNotFound, LookupError),
         (errors.JobNotFound, LookupError),
+        (errors.OccurrenceNotFound, LookupError),
+        (errors.ForeignSession, ValueError),
+        (errors.DefinitionExists, ValueError),
         (errors.DeadLetterNotFound, LookupError),
         (errors.DriverMissing, ImportError),
     ],
@@ -109,3 +123,46 @@ def test_an_error_can_be_caught_as_pythons_own_kind(kind: type[TmError], base: t
 )
 def test_the_nearest_known_name_is_the_one_probably_meant(name: str, meant: str | None) -> None:
     assert nearest(name, ["schedule", "timezone", "queue"]) == meant
+
+
+STALE = "definition 'sync' is at version 5{}, the edit was made on version 3{}; read it again and repeat the edit"
+
+
+@pytest.mark.parametrize(
+    ("by", "values", "text"),
+    [
+        (None, None, STALE.format("", "")),
+        ("ann", None, STALE.format(" by ann", "")),
+        ("ann", {}, STALE.format(" by ann", "")),
+        ("ann", {"queue": ("'mail'", "None")}, STALE.format(" by ann", "; queue: yours 'mail', there None")),
+        (
+            None,
+            {"queue": ("'a'", "'b'"), "priority": ("1", "2")},
+            STALE.format("", "; queue: yours 'a', there 'b'; priority: yours 1, there 2"),
+        ),
+    ],
+)
+def test_a_stale_version_says_who_was_faster_and_what_differs(
+    by: str | None, values: dict[str, tuple[str, str]] | None, text: str
+) -> None:
+    error = errors.StaleVersion("sync", 3, 5, by, values)
+
+    assert str(error) == text
+    assert (error.name, error.given, error.current, error.by, error.values) == ("sync", 3, 5, by, values or {})
+    assert str(pickle.loads(pickle.dumps(error))) == text  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("x", "'x'"), (None, "None"), ("x" * 100, "'" + "x" * 76 + "…"), (5, "5"), (10**5000, "<int>")]
+)
+def test_a_value_is_shown_in_short_whatever_it_is(value: object, text: str) -> None:
+    assert errors.shown(value) == text
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_kind() -> None:
+    assert errors.shown(Unshowable()) == "<Unshowable>"

@@ -53,7 +53,7 @@ class Cron(Schedule):
         if not cls.takes_seconds and len(text.split()) == 6:
             raise InvalidValue("schedule", f"{text!r} has 6 fields, and Celery's crontab has no seconds", cls.example())
         read = _read(text, name, cls.both_days)
-        if not DayWalk(read).ever_fires():
+        if not _walk(text, name, cls.both_days).days.ever_fires():
             raise InvalidValue("schedule", f"{text!r} never fires: no such date exists", EXAMPLE)
         return cls(text, zone, name if read.is_hashed else "")
 

@@ -134,7 +134,7 @@ def _item(item: str, part: str, field: Range, name: str) -> Iterable[int]:
     low = _value(match["low"], item, field)
     if not match["high"]:
         return range(_wrapped(low, field), top + 1, step) if match["step"] else [_wrapped(low, field)]
-    high = _value(match["high"], item, field, last=True)
+    high = _value(match["high"], item, field, last=match["high"] != match["low"])
     if high < low:
         raise refusal(field, item, "goes backwards", f"write it as a list of two, e.g. {_unwrapped(low, high, field)!r}")
     return [_wrapped(number, field) for number in range(low, high + 1, step)]
@@ -150,7 +150,7 @@ def _wrapped(number: int, field: Range) -> int:
 
 
 def _value(text: str, item: str, field: Range, *, last: bool = False) -> int:
-    """Return the number that a number or a name means; as the end of a range Sunday is 7."""
+    """Return the number that a number or a name means; `last`: it ends a range, where Sunday is 7."""
     if text in field.names:
         number = field.names.index(text) + field.low
         return 7 if last and field is WEEKDAY and number == 0 else number

@@ -169,7 +169,7 @@ def _instant(wall: datetime, zone: Zone) -> datetime:
     fold = zone.fold if zone.fold is Fold.SECOND else Fold.FIRST
     at = wall_to_utc(wall, zone=zone.info, gap=zone.gap, fold=fold)
     if at is None:
-        raise InvalidValue("schedule", f"the start {wall.isoformat()} does not exist in {zone.name}", "give another start")
+        raise InvalidValue("schedule", f"{wall.isoformat()} does not exist in {zone.name}", "give another time")
     return at
 
 

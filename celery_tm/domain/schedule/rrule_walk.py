@@ -17,7 +17,7 @@ from .rrule_text import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEAR
 
 DAY = timedelta(days=1)
 UNITS = {HOURLY: timedelta(hours=1), MINUTELY: timedelta(minutes=1), SECONDLY: timedelta(seconds=1)}
-MAX_STEPS = 150_000  # every day of 400 years, after which the calendar repeats
+MAX_STEPS = 60_000  # every day of 160 years; the longest wait for a date on a day of week is 40
 
 
 class TooFar(Exception):

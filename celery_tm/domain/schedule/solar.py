@@ -27,7 +27,7 @@ STEP = 1800
 # What ephem counts days from.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 _SHAPE = re.compile(r"(?P<event>\w+)\s+at\s+(?P<lat>[^\s,]+)\s*,\s*(?P<lon>[^\s,]+)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:\.[0-9]{1,17})?(?:e-[0-9]{1,3})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:\.[0-9]{1,30})?(?:e-[0-9]{1,3})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +208,4 @@ def _degrees(value: Any, what: str, most: int) -> float:
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -most <= value <= most:
         raise InvalidValue(f"schedule.{what}", f"{shown(value)} is not in -{most} to {most} degrees", "use e.g. 52.2")
-    return float(value) + 0.0  # no minus zero
+    return round(float(value), 6) + 0.0  # to a step; and no minus zero

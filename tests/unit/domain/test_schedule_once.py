@@ -78,7 +78,7 @@ def test_a_local_time_that_does_not_exist_fires_at_the_first_valid_instant() -> 
 
 
 def test_with_gap_skip_a_local_time_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="does not exist in Europe/Warsaw.*gap='shift'"):
+    with pytest.raises(InvalidValue, match=r"does not exist in Europe/Warsaw.*gap='shift'"):
         read_schedule("at 2026-03-29T02:30:00", Zone(name="Europe/Warsaw", gap=Gap.SKIP))
 
 

@@ -14,10 +14,11 @@ from celery_tm.domain.schedule import Window, Zone, load_schedule, read_schedule
 from celery_tm.domain.schedule.window import DAYS
 from celery_tm.errors import InvalidValue
 
+UTC_ZONE = Zone()
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
 
 
-def fires(value: Any, after: str, until: str, zone: Zone = Zone()) -> list[str]:
+def fires(value: Any, after: str, until: str, zone: Zone = UTC_ZONE) -> list[str]:
     rule = read_schedule(value, zone)
     assert isinstance(rule, Window)
     ends = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (after, until))
@@ -45,15 +46,30 @@ def test_a_window_fires_in_steps_from_its_opening(text: str, expected: list[str]
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"every": "2h", "from": "08:00", "until": "18:00", "days": "mon-fri"}, "every 2h from 08:00 until 18:00 on mon-fri"),
+        (
+            {"every": "2h", "from": "08:00", "until": "18:00", "days": "mon-fri"},
+            "every 2h from 08:00 until 18:00 on mon-fri",
+        ),
         ({"every": timedelta(hours=2), "from": time(8), "until": time(18, 0, 30)}, "every 2h from 08:00 until 18:00:30"),
-        ({"every": 90, "from": "08:00:00", "until": "18:00", "days": ["mon", "wed"]}, "every 1m 30s from 08:00 until 18:00 on mon,wed"),
-        ({"every": "2h", "from": "08:00", "until": "18:00", "days": "Fri-Mon"}, "every 2h from 08:00 until 18:00 on mon,fri-sun"),
-        ({"every": "2h", "from": "08:00", "until": "18:00", "days": "sunday, saturday"}, "every 2h from 08:00 until 18:00 on sat,sun"),
-        ({"every": "2h", "from": "08:00", "until": "18:00", "days": ["mon-wed", "fri"]}, "every 2h from 08:00 until 18:00 on mon-wed,fri"),
+        (
+            {"every": 90, "from": "08:00:00", "until": "18:00", "days": ["mon", "wed"]},
+            "every 1m 30s from 08:00 until 18:00 on mon,wed",
+        ),
+        (
+            {"every": "2h", "from": "08:00", "until": "18:00", "days": "Fri-Mon"},
+            "every 2h from 08:00 until 18:00 on mon,fri-sun",
+        ),
+        (
+            {"every": "2h", "from": "08:00", "until": "18:00", "days": "sunday, saturday"},
+            "every 2h from 08:00 until 18:00 on sat,sun",
+        ),
+        (
+            {"every": "2h", "from": "08:00", "until": "18:00", "days": ["mon-wed", "fri"]},
+            "every 2h from 08:00 until 18:00 on mon-wed,fri",
+        ),
         ({"every": "2h", "from": "08:00", "until": "18:00", "days": "mon-sun"}, "every 2h from 08:00 until 18:00"),
     ],
-)  # fmt: skip
+)
 def test_a_mapping_means_the_same_as_the_text_it_is_kept_as(given: dict[str, Any], text: str) -> None:
     rule = read_schedule({"kind": "window", **given}, Zone())
 
@@ -154,13 +170,16 @@ def test_a_window_fires_where_counting_minute_by_minute_says(
         ({"every": "2h", "from": None, "until": "18:00"}, ["schedule.from", "None"]),
         ({"every": "2h", "from": "٠٨:00", "until": "18:00"}, ["schedule.from"]),
         ({"every": "2h", "from": "08:00", "until": "08:00:00"}, ["empty", "use cron"]),
-        ({"every": "2h", "from": "08:00", "until": "18:00", "days": "mon-fry"}, ["schedule.days", "'fry'", "did you mean 'fri'"]),
+        (
+            {"every": "2h", "from": "08:00", "until": "18:00", "days": "mon-fry"},
+            ["schedule.days", "'fry'", "did you mean 'fri'"],
+        ),
         ({"every": "2h", "from": "08:00", "until": "18:00", "days": ""}, ["schedule.days", "''"]),
         ({"every": "2h", "from": "08:00", "until": "18:00", "days": []}, ["schedule.days"]),
         ({"every": "2h", "from": "08:00", "until": "18:00", "days": [1, 2]}, ["schedule.days", "[1, 2]", "'mon', 'wed'"]),
         ({"every": "2h", "from": "08:00", "until": "18:00", "days": 5}, ["schedule.days", "5"]),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_window_is_refused_naming_the_part(given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InvalidValue) as refusal:
         read_schedule({"kind": "window", **given}, Zone())

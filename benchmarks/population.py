@@ -1,0 +1,124 @@
+"""Fills `tm_definition` in bulk, and watches what the store says to the database.
+
+One definition made the usual way is the template; its row is copied by the database. Copies differ in id, name and time,
+and their ids sort like ids made in a row. Statements are counted as the server runs them, and PostgreSQL is asked whether
+it would answer them by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import event, text
+from sqlalchemy.engine import Engine
+
+from celery_tm import TimeManagement
+from celery_tm.installation import Installation
+from celery_tm.store.tables import definition
+
+from .services import TASK
+
+CHANGED = "tm_definition, tm_occurrence, tm_job, tm_version, tm_audit, tm_lane"
+COPIED = {
+    "id": "left(one.id, 24) || lpad(to_hex(n), 12, '0')",
+    "name": "one.name || '-' || n",
+    "planned_until": "CAST(:planned_until AS timestamptz)",
+    "next_run_at": "CAST(:next_run_at AS timestamptz) + n * CAST(:apart AS interval)",
+}
+
+
+def empty(app: Celery) -> None:
+    """Delete definitions and all that came of them."""
+    with engine_of(app).begin() as connection:
+        connection.execute(text(f"TRUNCATE {CHANGED}"))
+
+
+def add_many(
+    app: Celery,
+    count: int,
+    *,
+    name: str,
+    planned_until: datetime,
+    next_run_at: datetime,
+    apart: timedelta = timedelta(0),
+    **values: Any,
+) -> None:
+    """Add `count` definitions whose next instants begin at `next_run_at` and are `apart` from each other."""
+    TimeManagement(app).definitions.add(name=name, task=TASK, **values)
+    columns = [column.name for column in definition.c]
+    chosen = ", ".join(COPIED.get(column, f'one."{column}"') for column in columns)
+    copy = f"""
+        INSERT INTO tm_definition ({", ".join(f'"{column}"' for column in columns)})
+        SELECT {chosen} FROM tm_definition one, generate_series(1, :count) n WHERE one.name = :name
+    """
+    times = {"planned_until": planned_until, "next_run_at": next_run_at, "apart": apart}
+    with engine_of(app).begin() as connection:
+        connection.execute(text(copy), {"count": count, "name": name, **times})
+        connection.execute(definition.delete().where(definition.c.name == name))
+
+
+def settle(app: Celery) -> None:
+    """Let PostgreSQL know what it has, as autovacuum would have by then, and have it written before anything is timed."""
+    with engine_of(app).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM (ANALYZE) tm_definition"))
+        connection.execute(text("CHECKPOINT"))
+
+
+def engine_of(app: Celery) -> Engine:
+    """Return the engine that the app's store uses."""
+    return Installation.of(app).database.engine
+
+
+@dataclass
+class Said:
+    """What was said to the database: calls of the driver, statements they made the server run, and transactions."""
+
+    calls: int = 0
+    statements: int = 0
+    transactions: int = 0
+    texts: list[tuple[str, Any]] = field(default_factory=list)
+
+
+@contextmanager
+def listening(engine: Engine) -> Iterator[Said]:
+    """Count what is said within the block. A call with many rows of parameters is that many statements to the server."""
+    said = Said()
+
+    def on_execute(_: Any, __: Any, statement: str, parameters: Any, ___: Any, executemany: bool) -> None:
+        said.calls += 1
+        said.statements += len(parameters) if executemany else 1
+        if not executemany:
+            said.texts.append((statement, parameters))
+
+    def on_begin(_: Any) -> None:
+        said.transactions += 1
+
+    event.listen(engine, "before_cursor_execute", on_execute)
+    event.listen(engine, "begin", on_begin)
+    try:
+        yield said
+    finally:
+        event.remove(engine, "before_cursor_execute", on_execute)
+        event.remove(engine, "begin", on_begin)
+
+
+def scans(engine: Engine, said: Said, table: str = "tm_definition") -> list[str]:
+    """Return how PostgreSQL would read `table` for these statements: "Index Scan", "Seq Scan" and so on."""
+    found = []
+    with engine.connect() as connection:
+        for statement, parameters in said.texts:
+            if table in statement and statement.lstrip().upper().startswith(("SELECT", "WITH", "UPDATE")):
+                answer = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters).scalar_one()
+                found += [node["Node Type"] for node in _nodes(answer[0]["Plan"]) if node.get("Relation Name") == table]
+    return found
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for below in node.get("Plans", ()):
+        yield from _nodes(below)

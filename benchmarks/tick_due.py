@@ -1,0 +1,157 @@
+"""Many definitions due at the same second: planned and dispatched in bulk, each at the same cost however many there are.
+
+Compared with a tenth of them, with publishing alone (the floor: what Celery's own `apply_async` costs), and with Celery's
+scheduler. That one sends one entry per tick and looks at all its entries in each, so with many it is measured over the first
+of them only; its cost per entry hardly changes from there on. An instant that is planned later than `GRACE` after its time
+counts as missed: how many that are is shown, since a policy of "skip" would drop them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.beat import Scheduler as CeleryScheduler
+from celery.schedules import crontab
+from sqlalchemy import text
+
+from celery_tm.installation import Installation
+from celery_tm.scheduler.dispatcher import Dispatcher
+from celery_tm.scheduler.planner import Planner
+
+from . import population
+from .harness import Figure, Say, Watch, interleave
+from .population import Said
+from .services import TASK, empty_queue, own_app, own_broker, own_database, plain_app
+
+PUBLISHED = 1_000
+WARM_UP = 100
+DAY = timedelta(days=1)
+LEAD = timedelta(seconds=4)  # enough to write them before they are due
+
+
+def run(*, quick: bool, say: Say) -> list[Figure]:
+    """Measure planning and dispatching of many and few due definitions, and Celery's own scheduler beside it."""
+    many = 5_000 if quick else 10_000
+    few = many // 10
+    say(f"tick: {many:,} definitions due at the same second")
+    said: dict[str, Said] = {}
+    with ExitStack() as stack:
+        broker = stack.enter_context(own_broker())
+        app = stack.enter_context(own_app(broker, stack.enter_context(own_database())))
+        peer = plain_app(broker)
+        drain(app, WARM_UP, {}, Watch())
+        variants = [
+            partial(drain, app, few, said),
+            partial(drain, app, many, said),
+            partial(publish_alone, peer),
+            partial(drain_by_celery, peer, few, 100),
+            partial(drain_by_celery, peer, many, 20 if quick else 100),
+        ]
+        watch = interleave(variants, rounds=2 if quick else 5, seconds=30 if quick else 180)
+    return [
+        *_costs(watch, many, few),
+        *_counts(said, many),
+        watch.figure(f"{many:,} due: share taken for missed", f"late {many}", unit="", scale=1),
+    ]
+
+
+def drain(app: Celery, count: int, said: dict[str, Said], watch: Watch) -> None:
+    """Plan and dispatch `count` definitions that are due at the same second."""
+    make_due(app, count)
+    installation = Installation.of(app)
+    planner, dispatcher = Planner(installation), Dispatcher(installation, "bench")
+    plan, dispatch, engine = f"plan {count}", f"dispatch {count}", population.engine_of(app)
+    with population.listening(engine) as said[plan], watch.lap(plan, units=count):
+        planned = _rounds(lambda: planner.plan_due().definitions)
+    with population.listening(engine) as said[dispatch], watch.lap(dispatch, units=count):
+        sent = _rounds(lambda: dispatcher.dispatch_due().sent)
+    watch.note_sum(f"both {count}", plan, dispatch)
+    watch.note(f"late {count}", _count_late(app) / count)
+    empty_queue(app)
+    if not planned == sent == count:
+        raise RuntimeError(f"of {count} definitions {planned} were planned and {sent} jobs sent")
+
+
+def make_due(app: Celery, count: int) -> None:
+    """Have `count` daily definitions whose instant comes right now, and nothing else."""
+    due = datetime.now(UTC).replace(microsecond=0) + LEAD
+    schedule = f"{due.second} {due.minute} {due.hour} * * *"
+    population.empty(app)
+    population.add_many(app, count, name="due", schedule=schedule, planned_until=due - DAY, next_run_at=due)
+    population.settle(app)
+    time.sleep(max((due - datetime.now(UTC)).total_seconds(), 0))
+
+
+def _count_late(app: Celery) -> int:
+    with population.engine_of(app).connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM tm_occurrence WHERE is_recovery")).scalar_one()
+
+
+def _rounds(work: Any) -> int:
+    """Repeat `work` until it finds nothing to do, and return how much it did."""
+    total = 0
+    while done := work():
+        total += done
+    return total
+
+
+def publish_alone(app: Celery, watch: Watch) -> None:
+    """Send messages without any scheduler."""
+    task = app.tasks[TASK]
+    with app.producer_or_acquire() as producer, watch.lap("publish", units=PUBLISHED):
+        for _ in range(PUBLISHED):
+            task.apply_async((), {}, producer=producer)
+    empty_queue(app)
+
+
+def drain_by_celery(app: Celery, count: int, ticks: int, watch: Watch) -> None:
+    """Let Celery's scheduler send the first `ticks` of `count` due entries; setting up is not measured."""
+    logging.getLogger("celery.beat").setLevel(logging.ERROR)
+    beat = CeleryScheduler(app, schedule=_due_entries(app, count), lazy=True)
+    beat.tick()  # makes the heap and connects
+    with watch.lap(f"celery {count}", units=ticks):
+        sent = sum(beat.tick() == 0 for _ in range(ticks))
+    beat.producer.connection.release()
+    empty_queue(app)
+    if sent != ticks:
+        raise RuntimeError(f"Celery's scheduler sent {sent} of {ticks} due entries")
+
+
+def _due_entries(app: Celery, count: int) -> dict[str, ScheduleEntry]:
+    now = app.now()
+    due = crontab(minute=str(now.minute), hour=str(now.hour), app=app)
+    names = [f"due-{n}" for n in range(count)]
+    return {name: ScheduleEntry(name=name, task=TASK, schedule=due, last_run_at=now - 2 * DAY, app=app) for name in names}
+
+
+def _costs(watch: Watch, many: int, few: int) -> list[Figure]:
+    each: dict[str, Any] = {"unit": "µs each", "scale": 1e6}
+    fewer, alone, ours = f"{few:,} due", "apply_async alone", "celery_tm, as many due"
+    return [
+        watch.figure(f"plan, {many:,} due", f"plan {many}", against=f"plan {few}", told=fewer, **each),
+        watch.figure(f"dispatch, {many:,} due", f"dispatch {many}", against=f"dispatch {few}", told=fewer, **each),
+        watch.figure(f"dispatch, {many:,} due", f"dispatch {many}", against="publish", told=alone, **each),
+        watch.figure(f"plan and dispatch, {many:,} due", f"both {many}", against="publish", told=alone, **each),
+        watch.figure(f"Celery's scheduler, {few:,} due", f"celery {few}", against=f"both {few}", told=ours, **each),
+        watch.figure(f"Celery's scheduler, {many:,} due", f"celery {many}", against=f"both {many}", told=ours, **each),
+    ]
+
+
+def _counts(said: dict[str, Said], many: int) -> list[Figure]:
+    figures = []
+    for step in ("plan", "dispatch"):
+        found = said[f"{step} {many}"]
+        for what, number in (
+            ("statements", found.statements),
+            ("driver calls", found.calls),
+            ("transactions", found.transactions),
+        ):
+            figures.append(Figure(what=f"{step}, {many:,} due: {what}", value=number / many, unit="per definition"))
+    return figures

@@ -1,0 +1,62 @@
+"""`definitions load|export`: definitions and calendars as files that live next to the code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import InvalidValue
+from ..management import TimeManagement
+from .common import actor_option, as_json, example, plain, show_one, with_tm
+from .toml import plain_values, write_toml
+
+
+@click.command(
+    help="Add or change the definitions of a TOML or YAML file. Idempotent; one bad entry changes nothing.",
+    epilog=example("definitions load definitions.toml --actor deployment"),
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@actor_option
+@as_json
+@with_tm
+def load(tm: TimeManagement, file: Path, actor: str | None, as_json: bool) -> None:
+    """Load a file."""
+    loaded = plain(tm.definitions.load(file, actor=actor))
+    if as_json:
+        show_one(loaded, json_wanted=True)
+        return
+    for what, names in loaded.items():
+        if names or what != "calendars":
+            click.echo(f"{what}: {len(names)}" + (f" ({', '.join(names)})" if names else ""))
+
+
+@click.command(
+    help="Write the definitions, and the calendars they name, as a file that `load` takes back.",
+    epilog=example("definitions export --group reports > definitions.toml"),
+)
+@click.option("--group", help="Only this group.")
+@click.option("--format", "form", type=click.Choice(["toml", "yaml", "json"]), default="toml", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@with_tm
+def export(tm: TimeManagement, group: str | None, form: str, as_json: bool) -> None:
+    """Write a file."""
+    content = tm.definitions.export(group=group)
+    if as_json or form == "json":
+        text = json.dumps(plain_values(content, dates=False), indent=2) + "\n"
+    elif form == "yaml":
+        text = _yaml(plain_values(content, dates=False))
+    else:
+        text = write_toml(plain_values(content, dates=True))
+    click.echo(text, nl=False)
+
+
+def _yaml(content: Any) -> str:
+    try:
+        import yaml
+    except ImportError:
+        raise InvalidValue("format", "writing YAML needs PyYAML", "run `pip install 'celery-tm[yaml]'`") from None
+    text: str = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+    return text

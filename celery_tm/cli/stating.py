@@ -1,0 +1,91 @@
+"""The options by which people state a definition, and how their text becomes the values that the API takes.
+
+What is right and wrong is left to the API, so that a call, a file and a command are refused in the same words. Only what is
+no value at all is refused here: a `--set` without `=`, a field stated twice, JSON that is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import click
+
+from ..domain.stating import FIELDS
+from ..errors import InvalidValue, UnknownOption, nearest, shown
+
+JSON = ("args", "kwargs")
+SCHEDULE_EXAMPLE = """give e.g. '*/5 * * * *', or '{"kind": "interval", "every": "2h"}'"""
+JSON_EXAMPLE = """write text in double quotes, e.g. '["a", 1]' or '{"a": 1}'"""
+
+schedule_option = click.option(
+    "--schedule", metavar="RULE", help="""'30 2 * * *', 'every 10s' … or JSON: '{"kind": "window", …}'."""
+)
+timezone_option = click.option("--timezone", metavar="ZONE", help="Zone of its local times, e.g. Europe/Warsaw.")
+set_option = click.option(
+    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any other field; JSON where it is JSON, else text."
+)
+
+_OTHERS = (
+    set_option,
+    click.option("--kwargs", metavar="JSON", help="""Named arguments, e.g. '{"kind": "sales"}'."""),
+    click.option("--args", metavar="JSON", help="""Arguments, e.g. '["sales", 3]'."""),
+    click.option("--queue", help="Queue that its jobs go to."),
+    click.option("--group", help="Group to list and switch it by."),
+    click.option("--recovery", metavar="POLICY", help="Missed instants: all, last, skip, bounded or compressed."),
+    click.option("--overlap", metavar="POLICY", help="While one is owed: skip, allow, queue, queue_one or replace."),
+    timezone_option,
+)
+
+
+def stating_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that state a definition, all but its task and its schedule."""
+    for option in _OTHERS:
+        function = option(function)
+    return function
+
+
+def read_values(*, sets: Iterable[str] = (), **options: str | None) -> dict[str, Any]:
+    """Return the values that were stated, by field."""
+    values = {field: _value(field, text) for field, text in options.items() if text is not None}
+    for item in sets:
+        field, equals, text = item.partition("=")
+        field = field.strip()
+        if not equals or not field:
+            raise click.UsageError(f"--set takes FIELD=VALUE, e.g. --set max_retries=5, not {item!r}")
+        if field not in FIELDS:  # said here, since "actor" or "version" would be a keyword of the call
+            raise UnknownOption(field, nearest(field, FIELDS))
+        if field in values:
+            raise click.UsageError(f"{field} is stated twice")
+        values[field] = read_json_or_text(field, text)
+    return values
+
+
+def _value(field: str, text: str) -> Any:
+    if field in JSON:
+        return _read_json(field, text)
+    if field == "schedule":
+        return _read_json(field, text, remedy=SCHEDULE_EXAMPLE) if text.lstrip().startswith("{") else text
+    return text
+
+
+def read_json_or_text(field: str, text: str) -> Any:
+    """Return what JSON means, and anything else as the text it is; what only looks like JSON is refused."""
+    if text.lstrip()[:1] in ("{", "[", '"'):
+        return _read_json(field, text)
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read_json(field: str, text: str, *, remedy: str = JSON_EXAMPLE) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(field, f"{shown(text)} is not JSON ({error})", remedy) from None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
