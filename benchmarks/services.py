@@ -39,7 +39,7 @@ def own_database() -> Iterator[str]:
     own = create_engine(url.set(database=name))
     _drop_left_behind(server)
     try:
-        _say(server, f"CREATE DATABASE {name}")
+        _say(server, f"CREATE DATABASE {name} TEMPLATE template0")
         with own.connect():
             address = own.url.render_as_string(hide_password=False)
             _upgrade(address)

@@ -1,4 +1,4 @@
-"""Writes the pages that only repeat what the code says: states, settings, errors, events and tables.
+"""Writes the pages that only repeat what the code says: states, settings, errors, events, tables and commands.
 
 `python docs/generate.py` writes them; with `--check` it writes nothing, names the pages that are stale and exits with 1.
 What the code cannot say (why an occurrence moves, what a table is for) stands here, and a missing entry is an error.
@@ -15,9 +15,11 @@ from logging import getLevelName
 from pathlib import Path
 from typing import Any
 
+import click
 from sqlalchemy import Boolean, Column, Index, Integer, String, Table, UniqueConstraint
 
 from celery_tm import errors, events
+from celery_tm.cli import tm
 from celery_tm.clock import format_duration
 from celery_tm.domain.execution import STATUS
 from celery_tm.domain.job import NEXT, Job, JobState, Status
@@ -63,15 +65,16 @@ def page(title: str, *parts: str) -> str:
 
 # How a job's row comes to be; `NEXT` says only how it goes on.
 JOB_BIRTHS: Mapping[JobState, str] = {
-    JobState.PENDING: "deferred with a delay, planned, triggered or revived",
+    JobState.PENDING: "deferred with a delay, planned, triggered, replayed or revived, or a direct call that takes turns",
     JobState.DISPATCHED: "deferred to run at once, published after commit",
     JobState.RUNNING: "a direct call passes the gate",
 }
 OCCURRENCE_BIRTHS: Mapping[OccurrenceState, str] = {
-    OccurrenceState.PENDING: "it is to run: a job is created with it",
-    OccurrenceState.SKIPPED: "the definition was paused or disabled, or overlap=skip met an earlier one",
-    OccurrenceState.MISSED: "it came while no beat was planning, and recovery=skip",
-    OccurrenceState.COALESCED: "it came while no beat was planning, and recovery=last runs a newer one",
+    OccurrenceState.PENDING: "it is to run: a job is created with it; or it is planned ahead, and nothing is decided",
+    OccurrenceState.CANCELLED: "overlap=replace, and a newer one runs",
+    OccurrenceState.SKIPPED: "the definition was paused or disabled, or met an earlier one (overlap=skip, queue_one)",
+    OccurrenceState.MISSED: "it came while no beat was planning, and recovery=skip or bounded leaves it out",
+    OccurrenceState.COALESCED: "it came while no beat was planning, and recovery=last or compressed runs once for all",
 }
 
 
@@ -87,7 +90,9 @@ def states_page() -> str:
         _diagram(JOB_BIRTHS, [(a, b, why) for a, following in NEXT.items() for b, why in following.items()]),
         table(("from", "to", "why"), _job_rows()),
         "## Occurrences",
-        "An occurrence is never deleted by celery_tm. While its job waits for another try, the occurrence stays *running*.",
+        "An occurrence that was decided stays until it is pruned (`tm_keep_executions`). While its job waits for another "
+        "try, it stays *running*. One that is only planned ahead is *pending* with an empty `decided_at`; when its instant "
+        "comes it is decided like any other, and it goes when an edit takes its instant away.",
         _diagram(OCCURRENCE_BIRTHS, _occurrence_moves()),
         table(("from", "to", "why"), _occurrence_rows()),
         "## What callers are told",
@@ -189,8 +194,9 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "UnknownTimeZone": ("Europe/Warsow", "Europe/Warsaw"),
     "DefinitionNotFound": ("nightly",),
     "DefinitionExists": ("nightly",),
-    "StaleVersion": ("nightly", 3, 4),
+    "StaleVersion": ("nightly", 3, 4, "kim", {"queue": ("'fast'", "'slow'")}),
     "JobNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
+    "OccurrenceNotFound": ("4e0a44f4-6a5b-5d4c-9a57-3f5a4d1c0b7e",),
     "DeadLetterNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
     "DuplicateKey": ("shop.expire_payment", "order:42", "01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d"),
     "SchemaMissing": ("postgresql://shop@db/shop",),
@@ -271,16 +277,21 @@ ABOUT: Mapping[str, str] = {
     "tm_execution": "One attempt, written once when it ended, never changed.",
     "tm_key": "A key that has succeeded, kept until `kept_until`, with the result.",
     "tm_definition": "A recurring rule. `planned_until` is the last instant decided; it only moves forward.",
-    "tm_occurrence": "One instant of a definition and what was decided about it.",
+    "tm_occurrence": "One instant of a definition and what was decided about it. Where `decided_at` is empty it is only "
+    "planned ahead.",
+    "tm_version": "Every version of every definition as it was stated, with who made it and why. It is never pruned.",
+    "tm_calendar": "Named days on which the definitions that name them do not fire.",
+    "tm_lane": "One row for each concurrency key in use. It is locked while slots are given out; it counts nothing.",
+    "tm_mark": "Small facts that all nodes share: `tzdata`, the tz database that the plans were made with.",
     "tm_log": "A progress or log line of one execution.",
     "tm_audit": "Who changed what. Background work, and calls that name no actor, are `SYSTEM`.",
     "tm_node": "A running beat, by when it was last seen. A beat that stops in order removes its row; "
     "one that was killed leaves it.",
 }
 UNUSED: Mapping[str, frozenset[str]] = {
-    "tm_job": frozenset({"concurrency_key", "step"}),
-    "tm_dead_letter": frozenset({"concurrency_key", "step"}),
-    "tm_occurrence": frozenset({"covers_from", "covers_until", "replay_of", "report"}),
+    "tm_job": frozenset({"step"}),
+    "tm_dead_letter": frozenset({"step"}),
+    "tm_occurrence": frozenset({"report"}),
 }
 WORDS: Mapping[type, str] = {
     Instant: "instant",
@@ -298,8 +309,9 @@ def tables_page() -> str:
     return page(
         "Tables",
         "The tables are there to be read: with SQL, by reports, by whoever is on call. Write to them only through "
-        "celery_tm. `tm_schema_version` belongs to Alembic and tells the revision. Nothing is pruned in this version: "
-        "executions, occurrences, keys, log lines and the audit stay until you delete them.",
+        "celery_tm. `tm_schema_version` belongs to Alembic and tells the revision. Executions, occurrences, keys, log "
+        "lines and audit lines are pruned by age (`tm_keep_…`); what is owed, dead letters, definitions and their versions "
+        "stay.",
         "Types: *instant* is UTC with microseconds (`timestamptz` in PostgreSQL, `datetime(6)` in MySQL), *duration* is "
         "seconds as a double, *JSON* and *text* are long text in every database. *?* means that the column may be empty. "
         "Columns marked *reserved* are always empty in this version.",
@@ -354,6 +366,57 @@ def _names(columns: Iterable[Column[Any]]) -> str:
     return ", ".join(code(column.name) for column in columns)
 
 
+# Commands
+
+
+def commands_page() -> str:
+    """Return the page about the command line, one line for each command."""
+    context = click.Context(tm)
+    alone: list[click.Command] = []
+    parts: list[str] = []
+    for name in tm.list_commands(context):
+        found = tm.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            below = [found.commands[sub] for sub in found.list_commands(context)]
+            parts += [f"## tm {name}", _sentence(found), _commands(f"{name} ", below)]
+        else:
+            alone.append(found)
+    return page(
+        "Commands",
+        "`celery -A app tm …`. Tables are for people, `--json` is for programs, and every command has `--help` with an "
+        "example. What is refused is one line on stderr and exit code 1; a wrong call is exit code 2. `--actor` (default: "
+        "your login) and `--reason` go to the audit.",
+        *parts,
+        "## The others",
+        _commands("", alone),
+    )
+
+
+def _commands(prefix: str, found: Iterable[click.Command]) -> str:
+    return table(("command", "what it does", "options"), [_command(prefix, each) for each in found])
+
+
+def _command(prefix: str, command: click.Command) -> tuple[str, str, str]:
+    words = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    words += [f"{one.opts[0]} {one.metavar or (one.name or '').upper()}" for one in options if one.required]
+    others = [one.opts[0] for one in options if not one.required and one.opts[0] not in EVERYWHERE]
+    return code(" ".join([f"{prefix}{command.name}", *words])), _sentence(command), ", ".join(map(code, others))
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or (argument.name or "").upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _sentence(command: click.Command) -> str:
+    return " ".join((command.help or "").split())
+
+
+EVERYWHERE = frozenset({"--json", "--actor", "--reason"})  # said once, above the tables
+
+
 # Running it
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -362,6 +425,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/errors.md": errors_page,
     "reference/events.md": events_page,
     "reference/tables.md": tables_page,
+    "reference/commands.md": commands_page,
 }
 
 

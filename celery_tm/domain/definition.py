@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from ..errors import InvalidValue, nearest
 from .calendar import closures_of
 from .dst import Fold, Gap, wall_to_utc
-from .job import checked_text
+from .job import checked_actor, checked_text
 from .overlap import TAKING_TURNS, Overlap
 from .recovery import CatchUp, Recovery
 from .schedule import Schedule, Zone, load_schedule
@@ -186,6 +186,7 @@ def new_definition(
 ) -> Definition:
     """Return a checked definition that plans instants later than `now`."""
     checked_text(name, field="name", limit=MAX_NAME)
+    checked_actor(actor)
     columns = check_values(values, zone=Zone(), name=name)
     for needed in ("task", "schedule"):
         if needed not in values:
@@ -254,6 +255,7 @@ def edited(
     calendars: Calendars | None = None,
 ) -> Definition:
     """Return the next version of a definition, or the same one if nothing differs."""
+    checked_actor(actor)
     zone = Zone(name=definition.timezone, gap=definition.gap, fold=definition.fold)
     columns = check_values(values, zone=zone, name=definition.name, present=definition)
     changed = {name: value for name, value in columns.items() if getattr(definition, name) != value}

@@ -96,7 +96,7 @@ def _took(duration: timedelta) -> str:
 
 def _of_nothing(facts: Facts) -> str:
     if facts.removed is not None:
-        return f"{facts.name!r} was removed: {facts.removed.told()}."
+        return f"{facts.name!r} was {facts.removed.told()}."
     return f"There is no definition named {facts.name!r}, and no record of one."
 
 
@@ -108,7 +108,7 @@ def _of_silence(facts: Facts, definition: Definition) -> tuple[str, list[str]]:
         did_not = "does not run" if facts.at > facts.now else "did not run"
         return f"{name!r} {did_not} at {at}: {reason}.", _neighbours(facts)
     if facts.at > facts.now:
-        return f"{name!r} has not come to {at} yet: {_coming(facts, definition)}.", _neighbours(facts)
+        return f"{at} is still to come; {_coming(facts, definition)}.", _neighbours(facts)
     return f"{name!r} had nothing to run at {at}: its schedule yields no instant then.", _neighbours(facts)
 
 
@@ -123,7 +123,7 @@ def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
     spent = definition.is_spent and at > decided
     return [
         (at < created, f"it was added later, at {stamp(created)}"),
-        (retired, _switched_off(facts, "retired", definition.retired_at)),
+        (retired, _retired(facts, definition.retired_at)),
         (waits, f"it starts only at {_both(facts, definition.starts_at)}"),
         (ended, f"it ended at {_both(facts, definition.ends_at)}"),
         (spent, f"it has run {_times(definition.runs)}, and max_runs={definition.max_runs} allows no more"),
@@ -141,14 +141,18 @@ def _coming(facts: Facts, definition: Definition) -> str:
     following = definition.following
     if following is not None and following <= facts.now:
         following = definition.next_after(facts.now)
-    return "no run is planned any more" if following is None else f"its next run is at {_both(facts, following)}"
+    if following is None:
+        return f"no run of {facts.name!r} is planned any more"
+    return f"the next run of {facts.name!r} is at {_both(facts, following)}"
 
 
-def _switched_off(facts: Facts, how: str, at: datetime | None) -> str:
-    """Say who paused, disabled or retired it; the last switch may have been another one."""
-    if facts.switch is not None and facts.switch.action == how:
-        return f"it was {facts.switch.told()}"
-    return f"it was {how} at {stamp(at)}" if at else f"it is {how}"
+def _retired(facts: Facts, at: datetime | None) -> str:
+    return f"it was {_switch(facts, 'retired') or f'retired at {stamp(at or facts.at)}'}"
+
+
+def _switch(facts: Facts, how: str | None) -> str | None:
+    """Say who paused, disabled or retired it; the last switch may have been another one than is asked for."""
+    return facts.switch.told() if facts.switch is not None and facts.switch.action == how else None
 
 
 def _beat(facts: Facts) -> str:
@@ -239,7 +243,7 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
         return f"is planned for {due}; nothing is decided until then."
     job = facts.job
     if job is None:
-        return f"was due at {due} and is recorded as {occurrence.state}, but its job is gone: somebody deleted it by hand."
+        return f"was due at {due} and is recorded as {occurrence.state}, but its job is gone; a replay runs it."
     if job.slot is Slot.HELD:
         line = f", and {facts.ahead_in_line} more wait before it" if facts.ahead_in_line else ""
         return f"was due at {due} and waits for its turn: {_taken(job)}{line}."
@@ -335,16 +339,13 @@ def _context(facts: Facts) -> list[str]:
             lines.append(f"an edit takes over after the run at {stamp(edit.after)}: {values}")
         off = "paused" if definition.paused else None if definition.enabled else "disabled"
         if off:
-            lines.append(f"it is {off} now" + (f": {facts.switch.told()}" if _did(facts, off) else ""))
-        elif facts.occurrence and facts.switch and _did(facts, _off_then(facts.occurrence)):
-            lines.append(f"it was {facts.switch.told()}, and is on again")
+            lines.append(f"it is {off} now" + (f": {told}" if (told := _switch(facts, off)) else ""))
+        elif told := _switch(facts, _off_then(facts)):
+            lines.append(f"it was {told}, and is on again")
     return lines
 
 
-def _did(facts: Facts, how: str | None) -> bool:
-    return facts.switch is not None and facts.switch.action == how
-
-
-def _off_then(occurrence: Occurrence) -> str | None:
+def _off_then(facts: Facts) -> str | None:
     """Return what had switched the definition off at its instant, if that is why it did not run."""
-    return next((how for how in ("paused", "disabled") if occurrence.reason == f"the definition was {how}"), None)
+    reason = facts.occurrence.reason if facts.occurrence else None
+    return next((how for how in ("paused", "disabled") if reason == f"the definition was {how}"), None)

@@ -153,6 +153,11 @@ def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str
     return value
 
 
+def checked_actor(value: Any) -> str | None:
+    """Return who does something, for the audit."""
+    return None if value is None else checked_text(value, field="actor", limit=255)
+
+
 def checked_timeout(value: Any) -> timedelta:
     """Return a timeout that leaves some time."""
     timeout = parse_duration(value, field="timeout")

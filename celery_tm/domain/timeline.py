@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from .calendar import Closures, next_open
 from .schedule import Schedule
 
 INSTANT = timedelta(microseconds=1)
+BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,8 @@ class Timeline:
         while True:
             span = min(span, reach)
             found = None
-            for found in self.between(instant - span - INSTANT, instant):  # noqa: B007
+            start = instant - span - INSTANT if instant - BEGINNING > span + INSTANT else BEGINNING
+            for found in self.between(start, instant):  # noqa: B007
                 pass
             if found is not None or span == reach:
                 return found

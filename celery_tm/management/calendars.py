@@ -8,7 +8,7 @@ from typing import Any
 
 from ..domain.calendar import checked_entries
 from ..domain.definition import Definition
-from ..domain.job import checked_text
+from ..domain.job import checked_actor, checked_text
 from ..errors import InvalidValue, nearest
 from ..installation import Installation
 from ..scheduler import horizon
@@ -63,6 +63,7 @@ class Calendars:
 def put(tx: Transaction, name: str, dates: Sequence[Any], *, actor: str | None, reason: str | None = None) -> bool:
     """Write a calendar and set the next run of those that name it anew; False if it says the same already."""
     checked_text(name, field="calendar", limit=100)
+    checked_actor(actor)
     entries = checked_entries(dates, field="dates")
     before = calendars.entries(tx, {name}).get(name)
     if before == entries:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,14 @@ class Definitions:
 
         return self._database.run(work)
 
-    def preview(self, name: str, *, within: timedelta | float | str = "7d", **values: Any) -> Difference:
+    def preview(
+        self, name: str, *, within: timedelta | float | str = "7d", policy: str = "immediate", **values: Any
+    ) -> Difference:
         """Return the instants that an edit would add, remove and keep in the time to come; nothing is written.
 
         For a name that is not there yet, return what adding it would bring.
         """
-        span = parse_duration(within, field="within")
+        span, when = parse_duration(within, field="within"), editing.read_policy(policy)
         with self._database.transaction(write=False) as tx:
             now = tx.read_now()
             before = definitions.find(tx, name)
@@ -130,7 +133,11 @@ class Definitions:
             if before is None:
                 made = new_definition(id=new_id(), name=name, values=values, now=now, actor=None, calendars=known)
                 return Difference(added=horizon.compare(made, made, since=now, until=now + span, most=MAX_COMPARED).kept)
-            after = edited(before, values=values, now=now, actor=None, calendars=known)
+            start = before.next_run_at if when is Policy.GRACEFUL and before.next_run_at else now
+            after = edited(before, values=values, now=max(start, now), actor=None, calendars=known)
+            if start > now:  # the next planned run stays, whatever the edit
+                later = horizon.compare(before, after, since=start, until=now + span, most=MAX_COMPARED)
+                return replace(later, kept=[start, *later.kept]) if start <= now + span else later
             return horizon.compare(before, after, since=now, until=now + span, most=MAX_COMPARED)
 
     def get(self, name: str) -> Definition:
@@ -279,6 +286,11 @@ def _parse(path: Path, text: str) -> Any:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InvalidValue(str(path), f"it is not TOML ({error})", "fix that line") from None
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InvalidValue(str(path), f"it is not JSON ({error})", "fix that line") from None
     if path.suffix in (".yaml", ".yml"):
         try:
             import yaml
@@ -288,4 +300,4 @@ def _parse(path: Path, text: str) -> Any:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise InvalidValue(str(path), f"it is not YAML ({error})", "fix that line") from None
-    raise InvalidValue(str(path), "its name ends in neither .toml nor .yaml", "rename it")
+    raise InvalidValue(str(path), "its name ends in none of .toml, .yaml and .json", "rename it")

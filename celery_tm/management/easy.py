@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery
 
+from ..embedded import register
 from ..installation import Installation
 
 BROKERS = ("TM_BROKER_URL", "CELERY_BROKER_URL", "BROKER_URL")
@@ -44,7 +45,7 @@ def embedded_broker(folder: Path) -> dict[str, Any]:
     options: dict[str, Any] = {name: str(place) for name, place in places.items()}
     options |= {"polling_interval": 0.05, "store_processed": False}
     return {
-        "broker_url": "filesystem://",
+        "broker_url": register(),
         "broker_transport_options": options,
         "result_backend": f"file://{results}",
     }

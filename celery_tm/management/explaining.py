@@ -67,7 +67,8 @@ def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: 
     """Return the occurrence that a person means who names an instant: that of the same minute, or the one just before."""
     minute = timedelta(minutes=1)
     start = at.replace(second=0, microsecond=0)
-    nearby = occurrences.of_definition(tx, definition, since=start, until=start + minute, limit=120)
+    end = at.replace(second=59, microsecond=999_999)
+    nearby = occurrences.of_definition(tx, definition, since=start, until=end, limit=120)
     if nearby:
         return min(nearby, key=lambda one: (abs(one.scheduled_at - at), one.scheduled_at))
     last = occurrences.of_definition(tx, definition, until=at, limit=1)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ..domain.definition import Definition
+from ..domain.execution import MAX_MESSAGE, cut
 from ..domain.ids import occurrence_id
-from ..domain.job import Source
+from ..domain.job import Source, checked_actor
 from ..domain.occurrence import ACTIVE, Occurrence
 from ..domain.overlap import Active, Overlap, apply_overlap, replaced_by
 from ..domain.planning import job_of, occurrence_of
@@ -20,6 +21,8 @@ from ..store.database import Transaction
 
 def trigger(installation: Installation, name: str, *, actor: str | None, reason: str | None) -> Occurrence:
     """Create an occurrence of the definition now and return it; `state` says whether it runs."""
+
+    checked_actor(actor)
 
     def work(tx: Transaction) -> Occurrence:
         definition = definitions.find(tx, name, lock=True)
@@ -36,6 +39,8 @@ def trigger(installation: Installation, name: str, *, actor: str | None, reason:
 def replay(installation: Installation, occurrence: str, *, actor: str | None, reason: str | None) -> Occurrence:
     """Run an occurrence that has ended once more, as a new one that names the original; `state` says whether it runs."""
 
+    checked_actor(actor)
+
     def work(tx: Transaction) -> Occurrence:
         original = occurrences.find(tx, occurrence)
         if original is None:
@@ -49,7 +54,7 @@ def replay(installation: Installation, occurrence: str, *, actor: str | None, re
             raise InvalidValue("occurrence", "its definition was removed", "add the definition again and trigger it")
         decision = Decision(
             scheduled_at=tx.read_now(),
-            reason=reason,
+            reason=cut(reason, MAX_MESSAGE),
             covers_from=original.covers_from,
             covers_until=original.covers_until,
         )

@@ -79,6 +79,7 @@ def change(
     """Change a locked definition and return it; the same one if nothing differs."""
     now = tx.read_now()
     known = known_calendars(tx, values)
+    before = _overruled(tx, before, values, actor=actor, reason=reason)
     if edited(before, values=values, now=now, actor=actor, calendars=known) is before:
         return before
     # What was due before the edit is decided by the rule and the switches that were in force then.
@@ -87,6 +88,22 @@ def change(
     if policy is Policy.GRACEFUL and planned.next_run_at is not None:
         return _let_wait(tx, planned, after, values, actor=actor, reason=reason)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
+    return after
+
+
+def _overruled(
+    tx: Transaction, before: Definition, values: Mapping[str, Any], *, actor: str | None, reason: str | None
+) -> Definition:
+    """Return the definition without what a waiting edit says about the same fields: the later word counts."""
+    edit = before.waiting_edit
+    if edit is None or not edit.values.keys() & values.keys():
+        return before
+    left = {name: value for name, value in edit.values.items() if name not in values}
+    after = replace(before, next_edit={**(before.next_edit or {}), "values": left} if left else None)
+    if not definitions.save(tx, after, version=before.version):
+        raise StaleVersion(before.name, before.version, before.version + 1)
+    taken = {"taken back": sorted(edit.values.keys() & values.keys())}
+    audit.note(tx, "edit later", object_of(before.name), actor=actor, after=taken, reason=reason)
     return after
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 from ..domain.definition import Definition
 from ..domain.ids import occurrence_id
@@ -25,6 +26,7 @@ class Difference:
     added: Sequence[datetime] = field(default_factory=list)
     removed: Sequence[datetime] = field(default_factory=list)
     kept: Sequence[datetime] = field(default_factory=list)
+    until: datetime | None = None  # how far was looked, where that is not as far as was asked
 
 
 def extend(tx: Transaction, definition: Definition, *, now: datetime) -> Difference:
@@ -56,17 +58,14 @@ def _planned(definition: Definition, id: str, instant: datetime) -> Occurrence:
 
 def compare(before: Definition, after: Definition, *, since: datetime, until: datetime, most: int) -> Difference:
     """Return how the instants of two versions differ between two instants, without writing anything."""
-    old = set(_some(before, since, until, most))
-    new = set(_some(after, since, until, most))
-    return Difference(added=sorted(new - old), removed=sorted(old - new), kept=sorted(old & new))
+    sides = [_some(version, since, until, most + 1) for version in (before, after)]
+    # Where one side has more than can be shown, both end with the same instant.
+    cut = min((instants[most - 1] for instants in sides if len(instants) > most), default=None)
+    old, new = ({instant for instant in instants if cut is None or instant <= cut} for instants in sides)
+    return Difference(added=sorted(new - old), removed=sorted(old - new), kept=sorted(old & new), until=cut)
 
 
 def _some(definition: Definition, since: datetime, until: datetime, most: int) -> list[datetime]:
-    instants = []
     if definition.is_spent or definition.retired_at:
         return []
-    for instant in definition.timeline.between(max(since, definition.resumes_after), until):
-        instants.append(instant)
-        if len(instants) >= most:
-            break
-    return instants
+    return list(islice(definition.timeline.between(max(since, definition.resumes_after), until), most))

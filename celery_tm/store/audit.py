@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import insert, select
 
+from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.job import checked_actor
 from . import tables
 from .database import Transaction
 
@@ -24,8 +26,8 @@ def note(
     reason: str | None = None,
 ) -> None:
     """Write one line of the audit."""
-    values = {"action": action, "object": object, "before": before, "after": after, "reason": reason}
-    tx.execute(insert(tables.audit).values(at=tx.now, actor=actor or SYSTEM, **values))
+    values = {"action": action, "object": object, "before": before, "after": after, "reason": cut(reason, MAX_MESSAGE)}
+    tx.execute(insert(tables.audit).values(at=tx.now, actor=checked_actor(actor) or SYSTEM, **values))
 
 
 def lines(tx: Transaction, object: str, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -78,6 +78,8 @@ def save(tx: Transaction, value: Definition, *, version: int) -> bool:
 
 def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None:
     """Return the definition of this name."""
+    if not name.isprintable():  # no definition is called that, and some databases refuse the question
+        return None
     return _first(tx, definition.c.name == name, lock=lock)
 
 
@@ -104,6 +106,8 @@ def select_definitions(
     limit: int | None = None,
 ) -> list[Definition]:
     """Return definitions by name: of a group, of an origin, those after a name."""
+    if group is not None and not group.isprintable():
+        return []
     query = select(definition).order_by(definition.c.name).limit(limit)
     for column, wanted in ((definition.c.group, group), (definition.c.origin, origin)):
         if wanted is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from ..domain.definition import Definition, stated
+from ..domain.execution import MAX_MESSAGE, cut
 from . import tables
 from .audit import SYSTEM
 from .database import Transaction
@@ -32,7 +33,7 @@ class Version:
 
 def keep(tx: Transaction, value: Definition, *, action: str, actor: str | None, reason: str | None = None) -> None:
     """Write down a version as it takes effect."""
-    values = {"definition": value.id, "version": value.version, "action": action, "reason": reason}
+    values = {"definition": value.id, "version": value.version, "action": action, "reason": cut(reason, MAX_MESSAGE)}
     tx.execute(insert(version).values(at=tx.now, actor=actor or SYSTEM, stated=stated(value), **values))
 
 

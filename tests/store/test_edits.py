@@ -48,7 +48,7 @@ def test_every_version_is_kept_with_who_and_why(tm: TimeManagement) -> None:
 def test_of_two_edits_on_one_version_the_second_is_refused(tm: TimeManagement) -> None:
     added = add(tm)
     tm.definitions.update("tick", version=added.version, queue="a", actor="alice")
-    with pytest.raises(StaleVersion, match="by alice.*queue: yours 'b', there 'a'"):
+    with pytest.raises(StaleVersion, match=r"by alice.*queue: yours 'b', there 'a'"):
         tm.definitions.update("tick", version=added.version, queue="b")
     assert tm.definitions.get("tick").queue == "a"
 

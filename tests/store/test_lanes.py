@@ -170,8 +170,12 @@ def test_beats_that_claim_at_once_never_exceed_a_limit(tm: TimeManagement, app: 
     assert {leased.count(f"k{key}") for key in range(10)} == {3}
 
 
-def test_workers_and_beats_at_once_lose_no_job_and_exceed_no_limit(tm: TimeManagement, app: Celery, database: Database) -> None:
-    ids = [handle.id for handle in defer_many([app.tasks["effect"].s(n) for n in range(60)], concurrency_key="k", concurrency=4)]
+def test_workers_and_beats_at_once_lose_no_job_and_exceed_no_limit(
+    tm: TimeManagement, app: Celery, database: Database
+) -> None:
+    ids = [
+        handle.id for handle in defer_many([app.tasks["effect"].s(n) for n in range(60)], concurrency_key="k", concurrency=4)
+    ]
     most: list[int] = []
     done: list[str] = []
 

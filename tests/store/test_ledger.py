@@ -63,7 +63,7 @@ class Ledger(RuleBasedStateMachine):
         """Note all instants up to now as expected."""
         while True:
             until = min(self.now, self.later[1]) if self.later else self.now
-            self.expected += [i for i in self.instants(self.step, until)]
+            self.expected += list(self.instants(self.step, until))
             if self.expected:
                 self.point = max(self.point, self.expected[-1])
             if self.later is None or self.now < self.later[1]:
@@ -186,7 +186,7 @@ def test_every_instant_is_in_the_ledger_exactly_once(tm: TimeManagement, monkeyp
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60 if many else 25,
+            max_examples=50 if many else 12,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

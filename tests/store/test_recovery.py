@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -242,4 +243,4 @@ def test_an_hour_twice_and_an_hour_never_are_in_the_ledger_once_each(tm: TimeMan
         "2026-10-26T01:30:00+00:00",
     ]
     hours = [row.scheduled_at for row in rows(tm, "hourly")]
-    assert [later - earlier for earlier, later in zip(hours, hours[1:], strict=False)] == [HOUR] * 47
+    assert [later - earlier for earlier, later in itertools.pairwise(hours)] == [HOUR] * 47

@@ -53,6 +53,11 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("end", n, self.job.id, self.job.attempt, os.getpid())
         return n
 
+    @task(bind=True, name="ranged")
+    def ranged(self: Task, n: Any) -> None:
+        start, end = self.job.window or (None, None)
+        log_effect("ranged", n, start and start.isoformat(), end and end.isoformat())
+
     @task(name="sleepy_once", max_retries=3)
     def sleepy_once(n: Any, seconds: float) -> Any:
         """Sleep in the first attempt only."""

@@ -2,7 +2,11 @@
 
 import json
 import os
+from datetime import timedelta
 
+from celery_tm import clock, embedded
 from tmtest.app import make_app
 
+embedded.register()
+clock.move_by(timedelta(seconds=float(os.environ.get("TM_TEST_AHEAD", "0"))))
 app = make_app(json.loads(os.environ["TM_TEST_CONF"]))

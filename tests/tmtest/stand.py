@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 
-from celery_tm import TimeManagement
+from celery_tm import TimeManagement, clock
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 
@@ -49,6 +50,11 @@ class Process:
         """Send a signal to the process and all its children."""
         os.killpg(self._popen.pid, number)
 
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._popen.send_signal(signal.SIGTERM)
+        self._popen.wait(20)
+
     def kill(self) -> None:
         """Kill it with all its children, without a chance to clean up."""
         with suppress(ProcessLookupError):  # the group outlives its leader as long as a pool process is there
@@ -68,12 +74,18 @@ class Stand:
         self.conf = {"tm_lease": 3, "tm_dispatch_lease": 20, "tm_poll_interval": 0.5} | conf
         self.folder, self.effects_file, self.pair = folder, effects, pair
         self.processes: list[Process] = []
+        self.ahead = timedelta(0)
         self.app = make_app(self.conf)
         self.tm = TimeManagement(self.app)
 
     @property
     def database(self) -> Database:
         return self.tm.installation.database
+
+    def move_by(self, duration: timedelta) -> None:
+        """Let this process, and all that are started from now on, live so much later."""
+        self.ahead += duration
+        clock.move_by(self.ahead)
 
     def worker(self, *options: str, concurrency: int = 2, wait: bool = True) -> Process:
         """Start a worker and wait until it takes tasks."""
@@ -93,6 +105,7 @@ class Stand:
     def _start(self, name: str, arguments: list[str]) -> Process:
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"TM_TEST_CONF": json.dumps(self.conf), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        env["TM_TEST_AHEAD"] = str(self.ahead.total_seconds())
         argv = [sys.executable, "-m", "celery", "-A", "tmtest.main", *arguments]
         process = Process(name, argv, self.folder / f"{name}.log", env)
         self.processes.append(process)
@@ -143,6 +156,7 @@ class Stand:
 
     def close(self) -> None:
         """End all processes and close all connections."""
+        clock.move_by(timedelta(0))
         for process in self.processes:
             process.close()
         self.database.dispose()

@@ -152,9 +152,7 @@ def test_a_stale_version_says_who_was_faster_and_what_differs(
     assert str(pickle.loads(pickle.dumps(error))) == text  # noqa: S301
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [("x", "'x'"), (None, "None"), ("x" * 100, "'" + "x" * 76 + "…"), (5, "5"), (10**5000, "<int>")]
-)
+@pytest.mark.parametrize(("value", "text"), [("x", "'x'"), (None, "None"), ("x" * 100, "'" + "x" * 76 + "…"), (5, "5")])
 def test_a_value_is_shown_in_short_whatever_it_is(value: object, text: str) -> None:
     assert errors.shown(value) == text
 
@@ -165,4 +163,5 @@ class Unshowable:
 
 
 def test_a_value_that_cannot_be_shown_is_named_by_its_kind() -> None:
+    assert errors.shown(10**5000) == "<int>"
     assert errors.shown(Unshowable()) == "<Unshowable>"

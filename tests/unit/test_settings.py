@@ -12,7 +12,7 @@ from celery_tm.errors import InvalidValue, TmError, UnknownSetting
 from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, NOT_YET, Settings, read_settings
 
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
-OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue"}
+OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight"}
 BAD: dict[str, list[Any]] = {
     "text": [5, "", "  ", b"text", ["a"]],
     "flag": [1, 0, "yes", "true", []],
@@ -37,6 +37,10 @@ def test_the_defaults_are_those_that_were_promised() -> None:
     assert settings.tm_keep_keys == timedelta(days=7)
     assert settings.tm_default_queue is None
     assert settings.tm_queue_aliases == {}
+    assert settings.tm_stuck_after == timedelta(hours=24)
+    assert settings.tm_poll_interval == timedelta(seconds=1)
+    assert settings.tm_max_in_flight is None
+    assert (settings.tm_keep_executions, settings.tm_keep_audit) == (timedelta(days=90), timedelta(days=365))
 
 
 def test_a_lease_is_renewed_three_times_before_it_ends() -> None:
@@ -56,6 +60,8 @@ def test_a_stated_setting_is_read() -> None:
             "tm_lease": "1m 30s",
             "tm_poll_interval": 0.25,
             "tm_claim_batch": 50,
+            "tm_max_in_flight": 1000,
+            "tm_stuck_after": "6h",
             "tm_queue_aliases": {"onprem": "onprem-queue"},
             "tm_keep_keys": timedelta(days=1),
         },
@@ -69,6 +75,8 @@ def test_a_stated_setting_is_read() -> None:
         tm_lease=timedelta(seconds=90),
         tm_poll_interval=timedelta(milliseconds=250),
         tm_claim_batch=50,
+        tm_max_in_flight=1000,
+        tm_stuck_after=timedelta(hours=6),
         tm_queue_aliases={"onprem": "onprem-queue"},
         tm_keep_keys=timedelta(days=1),
     )

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_tm.domain.job import NEXT, Job, JobState, Status, checked_priority, checked_retries, checked_text
+from celery_tm.domain.job import (
+    NEXT,
+    Job,
+    JobState,
+    Status,
+    checked_concurrency,
+    checked_priority,
+    checked_retries,
+    checked_text,
+    checked_timeout,
+)
 from celery_tm.errors import InvalidValue
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -147,3 +157,41 @@ def test_a_number_of_retries_is_kept(value: int) -> None:
 def test_any_other_number_of_retries_is_refused(value: Any) -> None:
     with pytest.raises(InvalidValue, match=r"^max_retries: "):
         checked_retries(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "expected"),
+    [
+        (None, None, (None, None)),
+        ("db", None, ("db", 1)),
+        ("db", 1, ("db", 1)),
+        ("db", 1_000_000, ("db", 1_000_000)),
+    ],
+)
+def test_a_concurrency_key_has_a_limit_of_one_unless_another_is_stated(key: Any, limit: Any, expected: Any) -> None:
+    assert checked_concurrency(key, limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "words"),
+    [
+        (None, 3, "^concurrency: there is no concurrency_key to limit; give concurrency_key= too"),
+        ("", None, "^concurrency_key: it is empty"),
+        (5, None, "^concurrency_key: 5 is not text"),
+        ("x" * 256, None, "^concurrency_key: 256 characters"),
+        ("db", 0, "^concurrency: 0 is not a limit"),
+        ("db", True, "^concurrency: True is not a limit"),
+        ("db", 1.0, r"^concurrency: 1\.0 is not a limit"),
+        ("db", 1_000_001, "^concurrency: 1000001 is not a limit"),
+    ],
+)
+def test_any_other_key_or_limit_is_refused_by_its_name(key: Any, limit: Any, words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        checked_concurrency(key, limit)
+
+
+def test_a_timeout_leaves_some_time() -> None:
+    assert checked_timeout("5m") == timedelta(minutes=5)
+    for nothing in (0, "0s", timedelta(0)):
+        with pytest.raises(InvalidValue, match=r"^timeout: .* leaves no time; give a longer duration, e\.g\. '5m'"):
+            checked_timeout(nothing)
