@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: run test test-fast check format clean help
+.PHONY: bench bench-quick run test test-fast check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,6 +34,12 @@ check: $(STAMP)  ## format, lint, types, layers and the fast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test-fast
+
+bench: $(STAMP)  ## measure, as ratios in one run; needs PostgreSQL, uses Redis if found
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(STAMP)  ## the same with smaller sizes
+	$(BIN)/python -m benchmarks --quick $(ARGS)
 
 format: $(STAMP) ## format the code
 	$(BIN)/ruff format .

@@ -96,7 +96,8 @@ class Definition:
     @property
     def rule(self) -> Schedule:
         """Return the schedule as a value."""
-        return _loaded(self.schedule_kind, self.schedule, self.timezone, self.gap, self.fold, self.name)
+        hashed = self.name if "h" in self.schedule.lower() else ""  # only `H` goes by the name; the rest is shared
+        return _loaded(self.schedule_kind, self.schedule, self.timezone, self.gap, self.fold, hashed)
 
     @property
     def timeline(self) -> Timeline:
@@ -161,7 +162,7 @@ class Definition:
         return None if offset is None else int(offset.total_seconds())
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16384)
 def _loaded(kind: str, expression: str, zone: str, gap: Gap, fold: Fold | None, name: str) -> Schedule:
     return load_schedule(kind, expression, Zone(name=zone, gap=gap, fold=fold), name=name)
 

@@ -127,7 +127,7 @@ def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
         (waits, f"it starts only at {_both(facts, definition.starts_at)}"),
         (ended, f"it ended at {_both(facts, definition.ends_at)}"),
         (spent, f"it has run {_times(definition.runs)}, and max_runs={definition.max_runs} allows no more"),
-        (facts.closed_by is not None, f"that time is closed by {facts.closed_by}"),
+        (facts.closed_by is not None, f"that time is excluded by {facts.closed_by}"),
         (due, f"its instant {_both(facts, before)} has come, but no beat has decided it yet; {_beat(facts)}"),
         (
             unknown,
@@ -158,7 +158,7 @@ def _switch(facts: Facts, how: str | None) -> str | None:
 def _beat(facts: Facts) -> str:
     if facts.beat_seen_at is None:
         return "no beat was ever seen, start one with `celery -A app beat -S celery_tm.Scheduler`"
-    return f"a beat was last seen at {stamp(facts.beat_seen_at)}"
+    return f"the last beat was seen at {stamp(facts.beat_seen_at)}"
 
 
 def _times(count: int) -> str:
@@ -284,7 +284,7 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     lines = []
     if occurrence.decided_at is not None:
         late = occurrence.decided_at - occurrence.scheduled_at
-        how = f", {_took(late)} after its instant: no beat was planning until then" if late > LATE else ""
+        how = f", {_took(late)} after its instant: no beat was planning before" if late > LATE else ""
         lines.append(f"decided at {stamp(occurrence.decided_at)} under version {occurrence.version}{how}")
     if occurrence.replay_of is not None:
         lines.append(f"it is a replay of occurrence {occurrence.replay_of}")

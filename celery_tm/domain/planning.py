@@ -40,11 +40,22 @@ class Plan:
         return next((decision.scheduled_at for decision in reversed(self.decisions) if decision.runs), None)
 
 
-def plan(definition: Definition, *, now: datetime, active: Active = NOBODY, limit: int = MAX_INSTANTS) -> Plan:
-    """Decide about every instant later than `planned_until` and not later than `now`, up to `limit` of them."""
+def plan(
+    definition: Definition,
+    *,
+    now: datetime,
+    since: datetime | None = None,
+    active: Active = NOBODY,
+    limit: int = MAX_INSTANTS,
+) -> Plan:
+    """Decide about every instant later than `planned_until` and not later than `now`, up to `limit` of them.
+
+    `since` is when the planner came to work, if that was before now.
+    """
     instants = list(islice(_due(definition, now), limit + 1))
     more_to_come = len(instants) > limit
-    decisions = _decide(definition, instants[:limit], now=now, active=active, more_to_come=more_to_come)
+    clock = (now, since or now)
+    decisions = _decide(definition, instants[:limit], clock, active=active, more_to_come=more_to_come)
     after = _moved_on(definition, decisions, now=now, more_to_come=more_to_come)
     return Plan(definition=definition, decisions=decisions, after=after, is_complete=not more_to_come or after.is_spent)
 
@@ -62,13 +73,19 @@ def _due_until(definition: Definition, now: datetime) -> datetime:
 
 
 def _decide(
-    definition: Definition, instants: Sequence[datetime], *, now: datetime, active: Active, more_to_come: bool
+    definition: Definition,
+    instants: Sequence[datetime],
+    clock: tuple[datetime, datetime],
+    *,
+    active: Active,
+    more_to_come: bool,
 ) -> Sequence[Decision]:
+    now, since = clock
     if not definition.enabled or definition.paused:
         return [_held_back(definition, instant) for instant in instants]
-    kept = _oldest_kept(definition, instants, now) if more_to_come else None
+    kept = _oldest_kept(definition, instants, since) if more_to_come else None
     catch_up = definition.catch_up
-    decided = decide(instants, now=now, policy=catch_up, more_to_come=more_to_come, oldest_kept=kept)
+    decided = decide(instants, now=now, since=since, policy=catch_up, more_to_come=more_to_come, oldest_kept=kept)
     decisions = _windowed(definition, decided)
     decisions = apply_overlap(decisions, policy=definition.overlap, active=active)
     decisions = spaced(decisions, now=now, spacing=catch_up.spacing, last=definition.spaced_until)

@@ -72,14 +72,16 @@ def decide(
     *,
     now: datetime,
     policy: CatchUp,
+    since: datetime | None = None,
     more_to_come: bool = False,
     oldest_kept: datetime | None = None,
 ) -> list[Decision]:
     """Decide about instants up to `now`, in order.
 
+    `since` is when the planner came to work: what became due while it was busy is on time, however long the queue.
     `more_to_come` says that later due instants follow in another round, so the last one here is not the last of all.
     """
-    late = [instant for instant in instants if now - instant > GRACE]
+    late = [instant for instant in instants if (since or now) - instant > GRACE]
     on_time = [Decision(scheduled_at=instant) for instant in instants[len(late) :]]
     if not late:
         return on_time

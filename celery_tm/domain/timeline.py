@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from .calendar import Closures, next_open
 from .schedule import Schedule
@@ -26,7 +27,7 @@ class Timeline:
         """Return the first instant strictly later than `instant`."""
         if self.starts_at and instant < self.starts_at:
             instant = self.starts_at - INSTANT
-        following = self.rule.next_after(instant)
+        following = _next(self.rule, instant)
         if self.closures:
             following = next_open(following, self.closures, self.rule.next_after)
         return None if following is None or (self.ends_at and following > self.ends_at) else following
@@ -53,5 +54,11 @@ class Timeline:
 
     def period_at(self, instant: datetime) -> timedelta:
         """Return the time from `instant` to the next one: the original delay that backoff is a share of."""
-        following = self.rule.next_after(instant)
+        following = _next(self.rule, instant)
         return following - instant if following else timedelta(0)
+
+
+@lru_cache(maxsize=4096)
+def _next(rule: Schedule, instant: datetime) -> datetime | None:
+    """Return a rule's next instant; planning one asks for the same three times."""
+    return rule.next_after(instant)

@@ -14,6 +14,7 @@ from .. import events
 from ..domain.definition import Definition
 from ..domain.overlap import Active, Overlap, replaced_by
 from ..domain.planning import MAX_INSTANTS, Plan, job_of, occurrence_of, plan
+from ..domain.recovery import GRACE
 from ..installation import Installation
 from ..store import definitions, jobs, occurrences, settlement
 from ..store.database import Transaction
@@ -39,6 +40,8 @@ class Planner:
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
+        self._at_work_since: datetime | None = None  # while one round follows the other
+        self._last_round_at: datetime | None = None
 
     def plan_due(self, *, limit: int = BATCH) -> Planned:
         """Decide due instants of up to `limit` definitions, the one that has waited longest first."""
@@ -46,6 +49,8 @@ class Planner:
         if plans:
             self._tell(plans)
         more = found >= limit or any(not made.is_complete or made.definition.next_edit for made in plans)
+        if not more:
+            self._at_work_since = None
         return Planned(definitions=len(plans), more=more)
 
     def catch_up(self, tx: Transaction, definition: Definition, *, now: datetime) -> Definition:
@@ -62,13 +67,23 @@ class Planner:
             self._set_aside(tx, row)
         return self._decide(tx, due, tx.read_now()) if due else [], len(due) + len(broken)
 
+    def _since(self, now: datetime) -> datetime:
+        """Return when this run of rounds began: what becomes due while it lasts is late, but not missed."""
+        last = self._last_round_at
+        if self._at_work_since is None or last is None or not timedelta(0) <= now - last <= GRACE:
+            self._at_work_since = now
+        self._last_round_at = now
+        return self._at_work_since
+
     def _decide(self, tx: Transaction, due: Sequence[Definition], now: datetime) -> list[Plan]:
+        since = self._since(now)
         active = self._active(tx, due)
         share = min(max(ROUND // len(due), FEWEST), MAX_INSTANTS)
         plans = []
         for definition in due:
             try:
-                plans.append(plan(definition, now=now, active=active.get(definition.id, Active()), limit=share))
+                owed = active.get(definition.id, Active())
+                plans.append(plan(definition, now=now, since=since, active=owed, limit=share))
             except Exception as error:  # one that cannot be planned, say for a zone this node lacks, must not stop others
                 self._set_aside(tx, Broken(id=definition.id, name=definition.name, error=str(error)))
         self._write(tx, plans, now)

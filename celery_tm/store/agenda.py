@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, literal_column, select
 
 from .database import Transaction
+from .dialects import Dialect
 from .tables import (
     IS_DISPATCHED,
     IS_LEASED,
@@ -21,6 +24,9 @@ from .tables import (
     job,
     occurrence,
 )
+
+# As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
+ONE = literal_column("1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,21 +60,11 @@ class Agenda:
 
 def look(tx: Transaction) -> Agenda:
     """Return what is next."""
-    next_definition = select(definition.c.next_run_at).where(definition.c.next_run_at.is_not(None))
-    next_jobs = [select(job.c.run_at).where(IS_PENDING, slot) for slot in (NEEDS_NO_SLOT, MAY_TAKE_SLOT)]
-    ends = [select(job.c.lease_until).where(IS_LEASED, state) for state in (IS_DISPATCHED, IS_RUNNING)]
-    deadline = select(occurrence.c.deadline_at).where(IS_OCCURRING, occurrence.c.deadline_at.is_not(None))
-    columns = [
-        next_definition.order_by(definition.c.next_run_at).limit(1).scalar_subquery(),
-        deadline.order_by(occurrence.c.deadline_at).limit(1).scalar_subquery(),
-        *(due.order_by(job.c.run_at).limit(1).scalar_subquery() for due in next_jobs),
-        *(end.order_by(job.c.lease_until).limit(1).scalar_subquery() for end in ends),
-    ]
     now = tx.now
     if isinstance(now, datetime):
-        found = [now, *tx.execute(select(*columns)).one()]
+        found = [now, *tx.execute(_statement(None)).one()]
     else:
-        found = list(tx.execute(select(now, *columns)).one())
+        found = list(tx.execute(_statement(tx.dialect)).one())
     now, definition_at, deadline_at, *rest = found
     return Agenda(
         now=now,
@@ -77,6 +73,22 @@ def look(tx: Transaction) -> Agenda:
         lease_at=_first(rest[2:]),
         deadline_at=deadline_at,
     )
+
+
+@cache
+def _statement(dialect: Dialect | None) -> Select[Any]:
+    """Return the question, made once: with the database's time unless time was moved."""
+    next_definition = select(definition.c.next_run_at).where(definition.c.next_run_at.is_not(None))
+    next_jobs = [select(job.c.run_at).where(IS_PENDING, slot) for slot in (NEEDS_NO_SLOT, MAY_TAKE_SLOT)]
+    ends = [select(job.c.lease_until).where(IS_LEASED, state) for state in (IS_DISPATCHED, IS_RUNNING)]
+    deadline = select(occurrence.c.deadline_at).where(IS_OCCURRING, occurrence.c.deadline_at.is_not(None))
+    columns = [
+        next_definition.order_by(definition.c.next_run_at).limit(ONE).scalar_subquery(),
+        deadline.order_by(occurrence.c.deadline_at).limit(ONE).scalar_subquery(),
+        *(due.order_by(job.c.run_at).limit(ONE).scalar_subquery() for due in next_jobs),
+        *(end.order_by(job.c.lease_until).limit(ONE).scalar_subquery() for end in ends),
+    ]
+    return select(*columns) if dialect is None else select(dialect.now(), *columns)
 
 
 def _first(instants: Sequence[datetime | None]) -> datetime | None:

@@ -164,7 +164,8 @@ def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str
 
 def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
     """Return a row as a value; `closed` is what the calendars it names say."""
-    values = {name: row._mapping[name] for name in COLUMNS}
+    mapping = row._mapping
+    values = {name: mapping[name] for name in COLUMNS}
     values["gap"] = Gap(values["gap"])
     values["fold"] = Fold(values["fold"]) if values["fold"] else None
     values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])

@@ -92,6 +92,7 @@ def latest(
 
 def read_execution(row: Row[Any]) -> Execution:
     """Return a row as a value."""
-    values = {name: row._mapping[name] for name in COLUMNS}
+    mapping = row._mapping
+    values = {name: mapping[name] for name in COLUMNS}
     values["source"], values["outcome"] = Source(values["source"]), Outcome(values["outcome"])
     return Execution(**values)

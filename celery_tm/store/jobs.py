@@ -27,7 +27,8 @@ LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 
 def read_job(row: Row[Any]) -> Job:
     """Return a row as a value."""
-    values = {name: row._mapping[name] for name in COLUMNS}
+    mapping = row._mapping
+    values = {name: mapping[name] for name in COLUMNS}
     values["state"] = JobState(values["state"])
     values["source"] = Source(values["source"])
     values["slot"] = Slot(values["slot"]) if values["slot"] else None

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, case, delete, func, insert, literal_column, select, union_all, update
+from sqlalchemy import Row, case, delete, func, insert, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Active
@@ -66,7 +66,8 @@ def remove_planned(tx: Transaction, ids: Sequence[str]) -> None:
 def queue(tx: Transaction, ids: Sequence[str]) -> None:
     """Mark occurrences as handed to the broker."""
     if ids:
-        pending = occurrence.c.state == literal_column("'pending'")
+        # Written so that it fits no partial index: by its key a row is found at once, however much is owed.
+        pending = func.coalesce(occurrence.c.state, "") == OccurrenceState.PENDING
         tx.execute(update(occurrence).where(occurrence.c.id.in_(ids), pending).values(state=OccurrenceState.QUEUED))
 
 
@@ -137,6 +138,7 @@ def latest_of_each(tx: Transaction, definitions: Sequence[str], *, count: int) -
 
 def read_occurrence(row: Row[Any]) -> Occurrence:
     """Return a row as a value."""
-    values = {name: row._mapping[name] for name in COLUMNS}
+    mapping = row._mapping
+    values = {name: mapping[name] for name in COLUMNS}
     values["state"] = OccurrenceState(values["state"])
     return Occurrence(**values)

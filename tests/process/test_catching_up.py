@@ -52,7 +52,9 @@ def states(found: list[Occurrence]) -> Counter[str]:
 def check_gap(stand: Stand, since: datetime, until: datetime) -> None:
     """Check what was decided about the instants that came while no beat was there."""
     first = since.replace(second=0, microsecond=0) + MINUTE
-    missed = [first + MINUTE * n for n in range(int((until - timedelta(seconds=10) - first) / MINUTE) + 1)]
+    missed = [row.scheduled_at for row in rows(stand.tm, "skip") if row.scheduled_at >= first and row.is_recovery]
+    assert missed == [first + MINUTE * n for n in range(len(missed))], "each minute, from the first one on"
+    assert until - timedelta(seconds=10) - MINUTE < missed[-1] < until + MINUTE
     found = {name: [row for row in rows(stand.tm, name) if first <= row.scheduled_at <= missed[-1]] for name in POLICIES}
     for name in POLICIES:
         assert [row.scheduled_at for row in found[name]] == missed, f"{name}: each instant once"

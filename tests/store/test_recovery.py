@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, ledger, owed, plan, rows, start
 
-from celery_tm import TimeManagement, current_job
+from celery_tm import Task, TimeManagement, current_job
 from celery_tm.scheduler import planner as planning
 from celery_tm.scheduler.planner import Planner
 from celery_tm.testing import MovableClock
@@ -79,11 +79,11 @@ def test_spacing_goes_on_where_an_earlier_gap_left_off(tm: TimeManagement, noon:
 def test_a_compressed_run_knows_its_range_and_ordinary_runs_theirs(tm: TimeManagement, noon: MovableClock) -> None:
     seen: list[Any] = []
 
-    @tm.app.task(base=tm.app.tasks["effect"].__class__.__mro__[1], name="ranged", shared=False)
-    def ranged() -> None:
+    @tm.app.task(base=Task, name="remembers", shared=False)
+    def remembers() -> None:
         seen.append(current_job().window)
 
-    add(tm, task="ranged", args=[], recovery="compressed")
+    add(tm, task="remembers", args=[], recovery="compressed")
     noon.forward("1m")
     tm.run_due_jobs()
     noon.forward(timedelta(minutes=30, seconds=30))
@@ -133,6 +133,25 @@ def test_many_that_are_behind_share_a_round(tm: TimeManagement, noon: MovableClo
     rounds = plan(tm)
     assert rounds >= 3
     assert [len(ledger(tm, name)) for name in ("a", "b", "c", "late comer")] == [61, 61, 61, 1]
+
+
+def test_what_becomes_due_while_a_herd_is_planned_is_late_but_not_missed(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    for n in range(4):
+        add(tm, name=f"d{n}", recovery="skip")
+    noon.forward("1m")
+    planner = Planner(tm.installation)
+    for _ in range(4):
+        assert planner.plan_due(limit=1).definitions == 1
+        noon.forward("6s")  # each round takes its time; the last one is 18 s after the instant
+    assert [ledger(tm, f"d{n}") for n in range(4)] == [[(1, "pending")]] * 4
+    planner.plan_due()
+    noon.forward("55s")
+    planner.plan_due(limit=1)
+    noon.forward("11s")  # a beat that was asleep in between was not at work
+    planner.plan_due()
+    assert sorted(ledger(tm, f"d{n}")[-1][1] for n in range(4)) == ["missed"] * 3 + ["pending"]
 
 
 def test_a_crash_in_the_middle_decides_no_instant_twice(

@@ -220,7 +220,7 @@ STATES: list[tuple[str, dict[str, Any], str]] = [
         "due, and no beat",
         {"occurrence": an_occurrence(OccurrenceState.PENDING), "job": a_job(), "beat_seen_at": ONE + MINUTE},
         f"'sync' has been due since {AT_ONE} and waits for a beat to send it; "
-        "a beat was last seen at 2026-01-01 13:01:00 UTC.",
+        "the last beat was seen at 2026-01-01 13:01:00 UTC.",
     ),
     (
         "skipped",
@@ -294,12 +294,12 @@ SILENCES: list[tuple[str, dict[str, Any], str]] = [
     (
         "closed by its own exclusions",
         {"closed_by": "its own exclusions"},
-        f"'sync' did not run at {AT_ONE}: that time is closed by its own exclusions.",
+        f"'sync' did not run at {AT_ONE}: that time is excluded by its own exclusions.",
     ),
     (
         "closed by a calendar",
         {"closed_by": "calendar 'holidays'", "at": NOW + DAY},
-        "'sync' does not run at 2026-01-02 13:30:00 UTC: that time is closed by calendar 'holidays'.",
+        "'sync' does not run at 2026-01-02 13:30:00 UTC: that time is excluded by calendar 'holidays'.",
     ),
     (
         "no beat",
@@ -311,7 +311,7 @@ SILENCES: list[tuple[str, dict[str, Any], str]] = [
         "no beat for a while",
         {"definition": replace(a_definition(), planned_until=NOON), "before": ONE, "beat_seen_at": NOON},
         f"'sync' did not run at {AT_ONE}: its instant {AT_ONE} has come, but no beat has decided it yet; "
-        "a beat was last seen at 2026-01-01 12:00:00 UTC.",
+        "the last beat was seen at 2026-01-01 12:00:00 UTC.",
     ),
     (
         "nothing recorded",
@@ -401,7 +401,7 @@ def test_an_instant_that_was_decided_late_says_that_no_beat_was_there() -> None:
     late = an_occurrence(OccurrenceState.MISSED, decided_at=ONE + 3 * HOUR, is_recovery=True)
 
     assert lines(occurrence=late)[0] == (
-        "decided at 2026-01-01 16:00:00 UTC under version 1, 3h after its instant: no beat was planning until then"
+        "decided at 2026-01-01 16:00:00 UTC under version 1, 3h after its instant: no beat was planning before"
     )
 
 
