@@ -36,12 +36,17 @@ class Active:
     regular: int = 0
 
 
-def apply_overlap(decisions: Sequence[Decision], *, policy: Overlap, active: Active) -> list[Decision]:
-    """Return the decisions with those skipped, cancelled or made to take turns that would overlap."""
+def apply_overlap(
+    decisions: Sequence[Decision], *, policy: Overlap, active: Active, more_to_come: bool = False
+) -> list[Decision]:
+    """Return the decisions with those skipped, cancelled or made to take turns that would overlap.
+
+    `more_to_come` says that later due instants follow in another round.
+    """
     if policy is Overlap.ALLOW:
         return list(decisions)
     if policy is Overlap.REPLACE:
-        return _newest_only(decisions)
+        return _newest_only(decisions, more_to_come)
     settled, owed, regular = [], active.all, active.regular
     for decision in decisions:
         if decision.runs:
@@ -67,15 +72,17 @@ def _skipped(decision: Decision, why: str) -> Decision:
     return replace(decision, state=OccurrenceState.SKIPPED, reason=why)
 
 
-def _newest_only(decisions: Sequence[Decision]) -> list[Decision]:
+def _newest_only(decisions: Sequence[Decision], more_to_come: bool) -> list[Decision]:
     newest = max((decision.scheduled_at for decision in decisions if decision.runs), default=None)
+    newest = None if more_to_come else newest
     return [_replaced(decision, newest) if decision.runs else decision for decision in decisions]
 
 
 def _replaced(decision: Decision, newest: datetime | None) -> Decision:
-    if decision.scheduled_at == newest or newest is None:
+    if decision.scheduled_at == newest:
         return replace(decision, takes_turns=True)
-    return replace(decision, state=OccurrenceState.CANCELLED, reason=replaced_by(newest))
+    why = replaced_by(newest) if newest else "replaced by a later one; overlap=replace"
+    return replace(decision, state=OccurrenceState.CANCELLED, reason=why)
 
 
 def replaced_by(instant: datetime) -> str:

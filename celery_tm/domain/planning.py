@@ -86,8 +86,8 @@ def _decide(
     kept = _oldest_kept(definition, instants, since) if more_to_come else None
     catch_up = definition.catch_up
     decided = decide(instants, now=now, since=since, policy=catch_up, more_to_come=more_to_come, oldest_kept=kept)
-    decisions = _windowed(definition, decided)
-    decisions = apply_overlap(decisions, policy=definition.overlap, active=active)
+    decisions = apply_overlap(decided, policy=definition.overlap, active=active, more_to_come=more_to_come)
+    decisions = _windowed(definition, decisions)
     decisions = spaced(decisions, now=now, spacing=catch_up.spacing, last=definition.spaced_until)
     return _within_max_runs(definition, [_jittered(definition, decision) for decision in decisions])
 
@@ -178,9 +178,15 @@ def _moved_on(definition: Definition, decisions: Sequence[Decision], *, now: dat
     if not more_to_come or after.is_spent:
         # A clock that was put back finds nothing to decide, and what no run stands for yet is not to be forgotten.
         missed_from = None if decisions or after.is_spent else definition.catching_up_from
+        if _compresses(definition) and not after.is_spent:
+            missed_from = _not_covered_from(definition, decisions)  # its run was skipped: the next one covers it too
         return replace(after, catching_up_from=missed_from, next_run_at=after.following)
     # One that has more to decide queues up behind those that became due meanwhile, so that it starves nobody.
     return replace(after, catching_up_from=_not_covered_from(definition, decisions), next_run_at=now)
+
+
+def _compresses(definition: Definition) -> bool:
+    return definition.recovery is Recovery.COMPRESSED and definition.enabled and not definition.paused
 
 
 def _not_covered_from(definition: Definition, decisions: Sequence[Decision]) -> datetime | None:
@@ -196,7 +202,9 @@ def ahead(definition: Definition, *, now: datetime) -> list[datetime]:
     if not definition.plan_ahead or definition.next_run_at is None:
         return []
     most = MAX_AHEAD if definition.max_runs is None else min(MAX_AHEAD, definition.max_runs - definition.runs)
-    return list(islice(definition.timeline.between(definition.resumes_after, now + definition.plan_ahead), most))
+    # What comes after a waiting edit has taken over is planned then.
+    until = _due_until(definition, now + definition.plan_ahead)
+    return list(islice(definition.timeline.between(definition.resumes_after, until), most))
 
 
 def occurrence_of(definition: Definition, decision: Decision, *, now: datetime, replay_of: str | None = None) -> Occurrence:

@@ -79,8 +79,7 @@ def put(tx: Transaction, name: str, dates: Sequence[Any], *, actor: str | None, 
 def _replanned(tx: Transaction, definition: Definition, name: str, entries: tuple[str, ...]) -> Definition:
     """Return a definition with its next run by the new calendar; what is due already stays to be decided by the planner."""
     after = replace(definition, closed={**definition.closed, name: entries})
-    if definition.catching_up_from is None and definition.next_run_at is not None:
-        after = replace(after, next_run_at=after.following)
+    after = replace(after, next_run_at=after.following)
     if after.plan_ahead:
         horizon.extend(tx, after, now=tx.read_now())
     return after

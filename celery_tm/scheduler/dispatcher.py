@@ -32,6 +32,7 @@ class Dispatcher:
     def __init__(self, installation: Installation, node: str) -> None:
         self.installation = installation
         self.node = node
+        self._lanes_first = False
 
     def dispatch_due(self, *, limit: int | None = None) -> Dispatched:
         """Claim and publish up to `limit` due jobs."""
@@ -81,10 +82,13 @@ class Dispatcher:
             room = limit if most is None else min(limit, lanes.room_left(tx, most))
             if room <= 0:
                 return 0, [], True
-            # Those that take turns first, but never all of the room: neither kind waits for the other.
-            claimed = lanes.claim_due(tx, node=self.node, lease=lease, limit=max(room // 2, 1))
+            # Each kind first by turns, and never all of the room: neither waits for the other.
+            first, second = (lanes, jobs) if self._lanes_first else (jobs, lanes)
+            claimed = first.claim_due(tx, node=self.node, lease=lease, limit=max(room // 2, 1))
             if room > len(claimed):
-                claimed += jobs.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
+                claimed += second.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
+            if room > len(claimed) > 0:
+                claimed += first.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
             late = {job.id for job in claimed if job.claimed_at and job.is_expired(job.claimed_at)}
             for job in claimed:
                 if job.id in late:
@@ -93,4 +97,5 @@ class Dispatcher:
             occurrences.queue(tx, [job.occurrence for job in live if job.occurrence])
             return len(claimed), live, False
 
+        self._lanes_first = not self._lanes_first
         return self.installation.database.run(work)

@@ -138,11 +138,12 @@ def _plain(definition: Definition, name: str) -> Any:
     return write_value(name, getattr(definition, name))
 
 
-def retire(tx: Transaction, before: Definition, *, reason: str) -> Definition:
-    """Let a definition rest that what seeded it no longer names."""
+def retire(installation: Installation, tx: Transaction, before: Definition, *, reason: str) -> Definition:
+    """Let a definition rest that what seeded it no longer names; what was due before is decided."""
     now = tx.read_now()
-    after = domain.retired(before, now=now)
-    _save(tx, before, before, after, action="retire", actor=None, reason=reason, now=now)
+    planned = Planner(installation).catch_up(tx, before, now=now)
+    after = domain.retired(planned, now=now)
+    _save(tx, before, planned, after, action="retire", actor=None, reason=reason, now=now)
     return after
 
 

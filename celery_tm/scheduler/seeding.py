@@ -54,8 +54,9 @@ class Seeder:
                 events.emit(app, events.EntryRefused(name=name, error=str(error)))
         for definition in definitions.select_definitions(tx, origin=origin, retired=False):
             if definition.name not in entries:
-                editing.retire(tx, definition, reason="beat_schedule no longer has it")
-        if definitions.find(tx, PRUNE) is None:
+                editing.retire(self.installation, tx, definition, reason="beat_schedule no longer has it")
+        # Where no task is ours, nobody could run it: then pruning is `celery -A app tm prune`.
+        if PRUNE in app.tasks and definitions.find(tx, PRUNE) is None:
             self._seed_one(tx, PRUNE, {"task": PRUNE, "schedule": "H H * * *", "recovery": "last"}, BUILT_IN)
         tx.wake()
 

@@ -42,8 +42,8 @@ class ZoneWatch:
         moved = []
         for definition in found:
             following = definition.following
-            if definition.next_run_at is not None and definition.catching_up_from is None:
-                moved += [replace(definition, next_run_at=following)] if following != definition.next_run_at else []
+            if following != definition.next_run_at:
+                moved.append(replace(definition, next_run_at=following))
         definitions.advance(tx, moved)
         if moved:
             logger.info("the tz database is now %s: %d definitions have another next run", version, len(moved))

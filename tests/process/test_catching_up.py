@@ -147,6 +147,4 @@ def test_a_beat_that_was_asleep_counts_as_away(stand: Stand) -> None:
         lambda: [row for row in rows(stand.tm, "tick") if str(row.state) == "missed"], seconds=20, what="missed instants"
     )
     found = [row.scheduled_at for row in rows(stand.tm, "tick")]
-    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [timedelta(seconds=1)] * (
-        len(found) - 1
-    )
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [timedelta(seconds=1)] * (len(found) - 1)

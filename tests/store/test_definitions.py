@@ -75,7 +75,7 @@ def test_an_edit_makes_a_version_and_an_audit_line(tm: TimeManagement, database:
     assert tm.definitions.get("tick") == edited
     [edit, added] = audited(database)
     assert edit[:2] == ("edit", "bob")
-    assert edit[2] == {"schedule_kind": "interval", "schedule": "every 10s", "max_retries": 1, "updated_by": "bob"}
+    assert edit[2] == {"schedule": "every 10s", "max_retries": 1, "version": 2}
     assert added[:2] == ("add", "ann")
 
 
@@ -170,7 +170,8 @@ def test_yaml_is_read_too(tm: TimeManagement, tmp_path: Path) -> None:
         ("d.toml", "", "no list of definitions"),
         ("d.yaml", "definitions: [", "not YAML"),
         ("d.yaml", "definitions: !!python/object:os.system []", "not YAML"),
-        ("d.json", "{}", "neither .toml nor .yaml"),
+        ("d.json", "{]", "it is not JSON"),
+        ("d.txt", "{}", "none of .toml, .yaml and .json"),
     ],
 )
 def test_a_bad_file_changes_nothing(tm: TimeManagement, tmp_path: Path, name: str, content: str, words: str) -> None:

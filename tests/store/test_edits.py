@@ -247,7 +247,7 @@ def test_a_replay_runs_an_ended_occurrence_once_more_and_names_it(tm: TimeManage
     assert (again.replay_of, str(again.state)) == (failed.id, "pending")
     tm.run_due_jobs()
     assert [(row.replay_of, str(row.state)) for row in rows(tm)] == [(None, "failed"), (failed.id, "completed")]
-    assert [execution.source for execution in tm.history("tick")][:1] == ["replay"]
+    assert {execution.source for execution in tm.history("tick")} == {"scheduled", "replay"}
     with pytest.raises(LookupError, match="no occurrence 'nope'"):
         tm.replay("nope")
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import delete, event
@@ -186,7 +186,7 @@ def test_every_instant_is_in_the_ledger_exactly_once(tm: TimeManagement, monkeyp
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=50 if many else 12,
+            max_examples=400 if many else 12,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -212,5 +212,11 @@ def test_the_model_notices_a_planner_that_forgets_an_instant(tm: TimeManagement,
     with pytest.raises((AssertionError, TmError)):
         run_state_machine_as_test(
             machine,
-            settings=settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None),
+            settings=settings(
+                max_examples=60,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                phases=[Phase.generate],  # found is enough
+            ),
         )

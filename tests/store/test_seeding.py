@@ -96,7 +96,7 @@ def test_an_entry_that_is_gone_is_retired_and_comes_back_without_a_backlog(
     assert (gone.retired_at, gone.next_run_at) == (NOON, None)
     assert seeded(tm)["other"].retired_at is None
     noon.forward("1h")
-    assert "is retired" in str(tm.explain("job", at=NOON + timedelta(minutes=30)))
+    assert "was retired by SYSTEM" in str(tm.explain("job", at=NOON + timedelta(minutes=30)))
     seed(app, {"job": {"task": "effect", "schedule": 60}, "other": {"task": "effect", "schedule": 60}})
     back = seeded(tm)["job"]
     assert (back.retired_at, back.next_run_at) == (None, NOON + timedelta(hours=1, minutes=1))
