@@ -86,8 +86,8 @@ def _decide(
     kept = _oldest_kept(definition, instants, since) if more_to_come else None
     catch_up = definition.catch_up
     decided = decide(instants, now=now, since=since, policy=catch_up, more_to_come=more_to_come, oldest_kept=kept)
-    decisions = apply_overlap(decided, policy=definition.overlap, active=active, more_to_come=more_to_come)
-    decisions = _windowed(definition, decisions)
+    decided = apply_overlap(decided, policy=definition.overlap, active=active, more_to_come=more_to_come)
+    decisions = _windowed(definition, decided)
     decisions = spaced(decisions, now=now, spacing=catch_up.spacing, last=definition.spaced_until)
     return _within_max_runs(definition, [_jittered(definition, decision) for decision in decisions])
 

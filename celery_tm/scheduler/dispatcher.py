@@ -84,10 +84,12 @@ class Dispatcher:
                 return 0, [], True
             # Each kind first by turns, and never all of the room: neither waits for the other.
             first, second = (lanes, jobs) if self._lanes_first else (jobs, lanes)
-            claimed = first.claim_due(tx, node=self.node, lease=lease, limit=max(room // 2, 1))
+            half = max(room // 2, 1)
+            claimed = first.claim_due(tx, node=self.node, lease=lease, limit=half)
+            wants_more = len(claimed) == half
             if room > len(claimed):
                 claimed += second.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
-            if room > len(claimed) > 0:
+            if wants_more and room > len(claimed):
                 claimed += first.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
             late = {job.id for job in claimed if job.claimed_at and job.is_expired(job.claimed_at)}
             for job in claimed:

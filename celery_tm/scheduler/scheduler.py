@@ -124,9 +124,7 @@ class Scheduler(CeleryScheduler):
             self.outages.begun("broker", done.error)
         elif done.sent:
             self.outages.over("broker")
-        # Half a batch is as much as those that take turns may fill.
-        more = not done.error and done.claimed >= self.installation.settings.tm_claim_batch // 2
-        return more and done.claimed > 0, done.full
+        return not done.error and done.claimed >= self.installation.settings.tm_claim_batch, done.full
 
     def _sweep(self) -> None:
         batch = self.installation.settings.tm_claim_batch

@@ -26,7 +26,7 @@ from .tables import (
 )
 
 # As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
-ONE = literal_column("1")
+ONE: Any = literal_column("1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,13 +82,14 @@ def _statement(dialect: Dialect | None) -> Select[Any]:
     next_jobs = [select(job.c.run_at).where(IS_PENDING, slot) for slot in (NEEDS_NO_SLOT, MAY_TAKE_SLOT)]
     ends = [select(job.c.lease_until).where(IS_LEASED, state) for state in (IS_DISPATCHED, IS_RUNNING)]
     deadline = select(occurrence.c.deadline_at).where(IS_OCCURRING, occurrence.c.deadline_at.is_not(None))
-    columns = [
+    columns: list[Any] = [
         next_definition.order_by(definition.c.next_run_at).limit(ONE).scalar_subquery(),
         deadline.order_by(occurrence.c.deadline_at).limit(ONE).scalar_subquery(),
         *(due.order_by(job.c.run_at).limit(ONE).scalar_subquery() for due in next_jobs),
         *(end.order_by(job.c.lease_until).limit(ONE).scalar_subquery() for end in ends),
     ]
-    return select(*columns) if dialect is None else select(dialect.now(), *columns)
+    clock: list[Any] = [] if dialect is None else [dialect.now()]
+    return select(*clock, *columns)
 
 
 def _first(instants: Sequence[datetime | None]) -> datetime | None:

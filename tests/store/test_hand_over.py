@@ -1,4 +1,4 @@
-"""Plain Celery tasks, which have no gate and report nothing: sent once, settled, and seen in the ledger, on every database."""
+"""Plain Celery tasks, which have no gate and report nothing: sent once, settled, seen in the ledger, on every database."""
 
 from __future__ import annotations
 

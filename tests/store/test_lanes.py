@@ -17,6 +17,7 @@ from celery_tm.domain.execution import Failure
 from celery_tm.domain.retry import TryAgain
 from celery_tm.errors import InvalidValue
 from celery_tm.recovery.sweeper import sweep
+from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import settlement, tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
@@ -219,6 +220,21 @@ def test_max_in_flight_keeps_the_backlog_in_the_database(database_url: str) -> N
     rest = claim(tm)
     assert len(rest) == 2
     assert {*first, *rest} <= {*ids, lane}
+    tm.installation.database.dispose()
+
+
+def test_neither_kind_waits_for_the_other_when_room_comes_one_by_one(database_url: str) -> None:
+    app = make_app({"broker_url": "memory://", "tm_database_url": database_url, "tm_max_in_flight": 1})
+    tm = TimeManagement(app)
+    lane = {handle.id for handle in defer_many([app.tasks["effect"].s(n) for n in range(4)], concurrency_key="k")}
+    free = {handle.id for handle in defer_many([app.tasks["effect"].s(n) for n in range(4)])}
+    beat, order = Dispatcher(tm.installation, "beat"), []
+    while claimed := beat.claim(10)[1]:
+        order += [job.id for job in claimed]
+        finish(tm, order[-1])
+    assert set(order) == lane | free
+    assert lane & set(order[:3])
+    assert free & set(order[:3])
     tm.installation.database.dispose()
 
 
