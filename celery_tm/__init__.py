@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .domain.schedule import Schedule
     from .errors import TmError
     from .management import TimeManagement, easy_app
     from .producer import JobHandle, cancel, defer, defer_many
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "JobContext": ".worker.context",
     "JobHandle": ".producer",
+    "Schedule": ".domain.schedule",
     "Scheduler": ".scheduler",
     "Task": ".worker.task",
     "TimeManagement": ".management",
@@ -35,6 +37,7 @@ _PLACES = {
 __all__ = [
     "JobContext",
     "JobHandle",
+    "Schedule",
     "Scheduler",
     "Task",
     "TimeManagement",

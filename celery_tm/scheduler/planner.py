@@ -55,7 +55,8 @@ class Planner:
 
     def catch_up(self, tx: Transaction, definition: Definition, *, now: datetime) -> Definition:
         """Decide all that is due of one locked definition, and return it as it stands afterwards."""
-        while definition.next_run_at is not None and definition.next_run_at <= now:
+        # Not by next_run_at: of one that is catching up, that is when it was looked at, and the clock may have gone back.
+        while (due := definition.following) is not None and due <= now:
             made = plan(definition, now=now, active=self._active(tx, [definition]).get(definition.id, Active()))
             self._write(tx, [made], now)
             definition = switching.switched(self.installation, tx, made.after, now=now) if made.is_complete else made.after

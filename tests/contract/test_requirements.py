@@ -12,10 +12,12 @@ PROJECT = Path(__file__).parent.parent.parent
 PAGE = PROJECT / "docs" / "requirements.md"
 DELIVERED = (
     [f"C{n}" for n in (1, 2, 3)]
-    + [f"T{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 16, 17)]
-    + [f"Q{n}" for n in (1, 2, 3, 4, 5, 7)]
+    + [f"T{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17)]
+    + [f"Q{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
     + [f"M{n}" for n in (1, 2, 3, 4, 5)]
-    + ["B1", "B2", "B5", "B7", "J1", "J6", "J19", "X4", "X5"]
+    + [f"B{n}" for n in (1, 2, 3, 4, 5, 7, 8)]
+    + [f"J{n}" for n in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 19)]
+    + [f"X{n}" for n in (1, 2, 3, 4, 5, 7, 9)]
 )
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| (.*)$", PAGE.read_text(), re.MULTILINE))
 

@@ -69,7 +69,7 @@ def _added(kind: str) -> type[Schedule] | None:
         raise InvalidValue(
             "schedule",
             f"{where} is {shown(found)}, not a schedule of that kind",
-            f"let it name a subclass of celery_tm.domain.schedule.Schedule with kind = {kind!r}",
+            f"let it name a subclass of celery_tm.Schedule with kind = {kind!r}",
         )
     KINDS[kind] = found
     return found
