@@ -18,7 +18,7 @@ from .common import as_json, example, read_instant, show_one, with_tm
 @click.option(
     "--at",
     metavar="ISO",
-    help="The instant; without an offset it is in the definition's own time zone (UTC if it was removed). Default: now.",
+    help="The instant, without an offset in the definition's own time zone (UTC if it was removed). Default: its latest.",
 )
 @as_json
 @with_tm

@@ -246,7 +246,7 @@ class Definitions:
         if seldom(definition.rule, definition.planned_until) is not None:
             following = definition.next_run_at
             seen = events.DefinitionSeldom(name=definition.name, schedule=definition.schedule, next_run_at=following)
-            events.emit_seldom(app, seen)
+            events.emit(app, seen)
         return definition
 
 

@@ -25,10 +25,21 @@ def explain(installation: Installation, name: str, *, at: datetime | None) -> Ex
     with installation.database.transaction(write=False) as tx:
         now = tx.read_now()
         definition = definitions.find(tx, name)
-        facts = Facts(name=name, at=at or now, now=now, definition=definition)
+        facts = Facts(name=name, at=at or _latest(definition, now), now=now, definition=definition)
         if definition is None:
             return explained(_of_removed(tx, facts))
         return explained(_of_definition(tx, facts, definition))
+
+
+def _latest(definition: Definition | None, now: datetime) -> datetime:
+    """Return what a question without a time is about: the latest instant, or now where there was none."""
+    if definition is None:
+        return now
+    return definition.timeline.latest_until(now, reach=_reach(definition, now)) or now
+
+
+def _reach(definition: Definition, at: datetime) -> timedelta:
+    return min(REACH, max(at - definition.created_at, timedelta(minutes=1)))
 
 
 def _of_removed(tx: Transaction, facts: Facts) -> Facts:
@@ -48,7 +59,7 @@ def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Fac
     then = versions.in_force(tx, definition.id, facts.at)
     beats = [node["seen_at"] for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
     timeline = definition.timeline
-    before = timeline.latest_until(facts.at, reach=min(REACH, max(facts.at - definition.created_at, timedelta(minutes=1))))
+    before = timeline.latest_until(facts.at, reach=_reach(definition, facts.at))
     facts = replace(
         facts,
         created_at=definition.created_at,

@@ -97,7 +97,7 @@ class TimeManagement:
         return {definition.name: found[definition.id] for definition in page}
 
     def explain(self, name: str, *, at: datetime | None = None) -> Explanation:
-        """Say in plain words why a definition ran, ran late or did not run at an instant (default: now)."""
+        """Say in plain words why a definition ran, ran late or did not run at an instant (default: its latest)."""
         return explain(self.installation, name, at=None if at is None else as_utc(at, field="at"))
 
     def replay(self, occurrence: str, *, reason: str | None = None, actor: str | None = None) -> Occurrence:

@@ -79,12 +79,12 @@ def change(
     """Change a locked definition and return it; the same one if nothing differs."""
     now = tx.read_now()
     known = known_calendars(tx, values)
-    before = _overruled(tx, before, values, actor=actor, reason=reason)
-    if edited(before, values=values, now=now, actor=actor, calendars=known) is before:
-        return before
     # What was due before the edit is decided by the rule and the switches that were in force then.
     planned = Planner(installation).catch_up(tx, before, now=now)
+    planned = _overruled(tx, planned, values, actor=actor, reason=reason)
     after = edited(planned, values=values, now=now, actor=actor, calendars=known)
+    if after is planned:
+        return planned
     if policy is Policy.GRACEFUL and planned.next_run_at is not None:
         return _let_wait(tx, planned, after, values, actor=actor, reason=reason)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)

@@ -263,3 +263,52 @@ def test_a_replay_obeys_the_overlap_rule(tm: TimeManagement, noon: MovableClock)
     assert str(tm.replay(done.id).state) == "skipped"
     with pytest.raises(InvalidValue, match="still running"):
         tm.replay(rows(tm)[1].id)
+
+
+def test_a_waiting_edit_is_taken_back_by_the_later_word(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="*/10 * * * *", overlap="allow", recovery="all")
+    tm.definitions.update("tick", schedule="*/3 * * * *", queue="slow", policy="graceful")
+    back = tm.definitions.update("tick", schedule="*/10 * * * *", policy="graceful", actor="alice")
+    assert back.waiting_edit is not None
+    assert dict(back.waiting_edit.values) == {"queue": "slow"}
+    assert tm.definitions.update("tick", queue="fast").next_edit is None
+    noon.forward("20m")
+    plan(tm)
+    after = tm.definitions.get("tick")
+    assert (after.schedule, after.queue, after.version) == ("*/10 * * * *", "fast", 2)
+
+
+def test_an_edit_after_its_moment_finds_the_waiting_one_in_force(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="*/10 * * * *", overlap="allow", recovery="all")
+    tm.definitions.update("tick", schedule="*/3 * * * *", policy="graceful")
+    noon.forward("16m")  # nobody planned meanwhile
+    tm.definitions.update("tick", schedule="*/10 * * * *")
+    noon.forward("4m")
+    plan(tm)
+    assert [((row.scheduled_at - NOON) / MINUTE, row.version) for row in rows(tm)] == [(10, 1), (12, 2), (15, 2), (20, 3)]
+
+
+def test_a_preview_follows_the_policy_and_ends_both_sides_alike(tm: TimeManagement) -> None:
+    add(tm, schedule="*/20 * * * *")
+    seen = tm.definitions.preview("tick", schedule="*/30 * * * *", within="1h", policy="graceful")
+    assert (minutes(seen.added), minutes(seen.removed), minutes(seen.kept)) == ([30], [40], [20, 60])
+    add(tm, name="often", schedule="* * * * * *")
+    seen = tm.definitions.preview("often", schedule="*/2 * * * * *", within="7d")
+    assert (list(seen.added), len(seen.removed), len(seen.kept)) == ([], 5000, 5000)
+    assert seen.until == NOON + timedelta(seconds=10_000)
+
+
+def test_what_fires_less_than_once_in_five_years_is_pointed_out(tm: TimeManagement) -> None:
+    from celery_tm import events
+
+    told: list[str] = []
+
+    def listen(name: str, **_: Any) -> None:
+        told.append(name)
+
+    events.definition_seldom.connect(listen, sender=tm.app)
+    add(tm, name="leap", schedule="0 0 29 2 *")
+    add(tm, name="leap monday", schedule={"kind": "crontab", "expression": "0 0 29 2 mon"})
+    assert told == ["leap monday"]
+    with pytest.raises(InvalidValue, match="never fires"):
+        add(tm, name="never", schedule="0 0 31 2 *")
