@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import func, select
 from tmtest.ledger import MINUTE, rows
 from tmtest.stand import Stand
@@ -136,6 +137,7 @@ def test_a_beat_killed_in_the_middle_of_catching_up_repeats_no_instant(stand: St
     assert first.replace(tzinfo=UTC) == planned.replace(microsecond=0) + timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("stand", ["postgresql+redis"], indirect=True)
 def test_a_beat_that_was_asleep_counts_as_away(stand: Stand) -> None:
     stand.tm.definitions.add(name="tick", task="effect", schedule="* * * * * *", recovery="skip", overlap="allow")
     beat = stand.beat()

@@ -93,7 +93,7 @@ def test_a_retired_definition_is_listed(cli: Cli, tm: TimeManagement, database: 
     with database.transaction() as tx:
         found = definitions.find(tx, "nightly", lock=True)
         assert found is not None
-        editing.retire(tx, found, reason="no longer in the code")
+        editing.retire(tm.installation, tx, found, reason="no longer in the code")
     assert [(one["is"], one["next_run_at"]) for one in cli.json("definitions", "list")] == [("retired", None)]
     assert cli.json("definitions", "show", "nightly")["coming"] == []
 

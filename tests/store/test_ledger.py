@@ -59,14 +59,15 @@ class Ledger(RuleBasedStateMachine):
 
     # The model: minutes, and the rule in force
 
-    def due(self) -> None:
+    def due(self, now: datetime | None = None) -> None:
         """Note all instants up to now as expected."""
+        now = now or self.now
         while True:
-            until = min(self.now, self.later[1]) if self.later else self.now
+            until = min(now, self.later[1]) if self.later else now
             self.expected += list(self.instants(self.step, until))
             if self.expected:
                 self.point = max(self.point, self.expected[-1])
-            if self.later is None or self.now < self.later[1]:
+            if self.later is None or now < self.later[1]:
                 return
             self.step, self.point, self.later = self.later[0], max(self.point, self.later[1]), None
 
@@ -74,6 +75,10 @@ class Ledger(RuleBasedStateMachine):
         first = self.point.replace(second=0, microsecond=0)
         minutes = (first + MINUTE * n for n in range(1, int((until - first) / MINUTE) + 1))
         return [minute for minute in minutes if minute.minute % step == 0 and minute > self.point]
+
+    def planned(self, done: bool) -> None:
+        """A round came to its end: all is decided, or as far as the definition says."""
+        self.due(None if done else min(self.tm.definitions.get("d").planned_until, self.now))
 
     # What happens
 
@@ -90,8 +95,7 @@ class Ledger(RuleBasedStateMachine):
     def a_beat_plans_a_round(self) -> None:
         with clock.moved_to(self.now):
             done = not Planner(self.tm.installation).plan_due().more
-        if done:
-            self.due()
+        self.planned(done)
 
     @rule(statement=st.integers(1, 8))
     def a_beat_dies_while_it_plans(self, statement: int) -> None:
@@ -110,14 +114,13 @@ class Ledger(RuleBasedStateMachine):
             return
         finally:
             event.remove(engine, "before_cursor_execute", die)
-        if done:
-            self.due()
+        self.planned(done)
 
     @rule(step=STEPS)
     def somebody_edits_the_schedule(self, step: int) -> None:
         with clock.moved_to(self.now):
-            before = self.tm.definitions.get("d")
-            after = self.tm.definitions.update("d", schedule=f"*/{step} * * * *", version=before.version)
+            version = self.tm.definitions.get("d").version
+            after = self.tm.definitions.update("d", schedule=f"*/{step} * * * *", version=version)
         self.due()
         self.later = None  # the later word counts
         assert after.next_edit is None
@@ -185,7 +188,7 @@ def test_every_instant_is_in_the_ledger_exactly_once(tm: TimeManagement, monkeyp
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=400 if many else 12,
+            max_examples=60 if many else 12,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
