@@ -33,7 +33,7 @@ RECOVERIES: Any = st.sampled_from([
 ])  # fmt: skip
 
 
-class Crash(BaseException):
+class Crash(Exception):
     """The process dies here."""
 
 

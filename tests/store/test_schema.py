@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from celery_tm.errors import SchemaMissing, SchemaOutdated
 from celery_tm.settings import read_settings
-from celery_tm.store import schema, tables
+from celery_tm.store import definitions, occurrences, schema, tables
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
 
@@ -172,3 +173,41 @@ with database.transaction() as tx:
 raise SystemExit(os.waitstatus_to_exitcode(status))
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_rows_of_the_first_tables_are_carried_over(empty_url: str) -> None:
+    database = database_at(empty_url)
+    schema.upgrade(database, "0001")
+    noon = "2026-06-01 12:00:00"
+    at = ", ".join(["planned_until", "created_at", "updated_at"])
+    with database.engine.begin() as connection:
+        connection.execute(
+            text(
+                f"INSERT INTO tm_definition (id, name, task, args, kwargs, schedule_kind, schedule, timezone, gap, enabled, "
+                f"paused, overlap, recovery, timeout, version, {at}) VALUES ('d', 'tick', 't', '[]', '{{}}', 'cron', "
+                f"'* * * * *', 'UTC', 'shift', {_true(empty_url)}, {_false(empty_url)}, 'skip', 'last', 300, 4, "
+                f"'{noon}', '{noon}', '{noon}')"
+            )
+        )
+        connection.execute(
+            text(
+                f"INSERT INTO tm_occurrence (id, definition, version, scheduled_at, state, is_recovery) "
+                f"VALUES ('o', 'd', 4, '{noon}', 'running', {_false(empty_url)})"
+            )
+        )
+    schema.upgrade(database)
+    with database.transaction(write=False) as tx:
+        found = definitions.find(tx, "tick")
+        owed = occurrences.count_active(tx, ["d"])
+    assert found is not None
+    assert (found.task_timeout, found.version, found.runs) == (timedelta(minutes=5), 4, 0)
+    assert owed["d"].all == 1, "what ran before the upgrade is still known to run"
+    database.dispose()
+
+
+def _true(url: str) -> str:
+    return "true" if url.startswith("postgresql") else "1"
+
+
+def _false(url: str) -> str:
+    return "false" if url.startswith("postgresql") else "0"
