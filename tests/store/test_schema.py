@@ -205,6 +205,30 @@ def test_rows_of_the_first_tables_are_carried_over(empty_url: str) -> None:
     database.dispose()
 
 
+def test_an_upgrade_can_be_undone_and_done_again(empty_url: str) -> None:
+    from alembic import command
+
+    database = database_at(empty_url)
+    schema.upgrade(database, "0001")
+    first = columns_of(database.engine)
+    schema.upgrade(database)
+    latest = shape(database.engine)
+    with database.engine.begin() as connection:
+        config = schema._config()
+        config.attributes |= {"connection": connection, "schema": None}
+        command.downgrade(config, "0001")
+    assert columns_of(database.engine) == first
+    schema.upgrade(database)
+    assert shape(database.engine) == latest
+    database.dispose()
+
+
+def columns_of(engine: Engine) -> dict[str, set[str]]:
+    """Return the columns of every table there is."""
+    seen = inspect(engine)
+    return {table: {column["name"] for column in seen.get_columns(table)} for table in seen.get_table_names()}
+
+
 def _true(url: str) -> str:
     return "true" if url.startswith("postgresql") else "1"
 

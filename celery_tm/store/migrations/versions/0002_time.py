@@ -123,4 +123,21 @@ def _partial(name: str, table: str, columns: list[str], where: str, plain: list[
 
 
 def downgrade() -> None:
-    raise NotImplementedError("0002 is not undone: restore a backup taken before the upgrade")
+    for name in ("tm_job_due", "tm_job_turn", "tm_job_lane"):
+        op.drop_index(name, "tm_job", schema=_schema())
+    for name in ("tm_occurrence_deadline", "tm_occurrence_scheduled"):
+        op.drop_index(name, "tm_occurrence", schema=_schema())
+    op.drop_index("tm_definition_origin", "tm_definition", schema=_schema())
+    _partial("tm_job_due", "tm_job", ["run_at"], "state = 'pending'", ["state", "run_at"])
+    _tables().drop_all(op.get_bind(), checkfirst=False)
+    # The first tables know nothing of instants that are only planned: they would take them for owed.
+    occurrence = sa.table("tm_occurrence", sa.column("decided_at"), schema=_schema())
+    op.execute(occurrence.delete().where(occurrence.c.decided_at.is_(None)))
+    for name in ("decided_at", "deadline_at"):
+        op.drop_column("tm_occurrence", name, schema=_schema())
+    _rename("tm_definition", "task_timeout", "timeout")
+    for column in _definition():
+        op.drop_column("tm_definition", column.name, schema=_schema())
+    for table in ("tm_job", "tm_dead_letter"):
+        for column in _job():
+            op.drop_column(table, column.name, schema=_schema())
