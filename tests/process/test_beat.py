@@ -14,6 +14,8 @@ from celery_tm import defer
 from celery_tm.domain.job import Status
 from celery_tm.store import tables
 
+pytestmark = pytest.mark.alone
+
 
 def test_definitions_added_edited_and_paused_count_without_a_restart(stand: Stand) -> None:
     beat = stand.beat()
