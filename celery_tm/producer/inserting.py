@@ -13,7 +13,7 @@ from ..domain.job import Job, JobState, Status
 from ..errors import DuplicateKey, TmError
 from ..installation import Installation, node_name
 from ..publisher import ONE_MORE_TRY, hand_over, publish
-from ..store import executions, jobs, keys
+from ..store import executions, jobs, keys, lanes
 from ..store.database import Transaction
 from .handle import JobHandle
 from .request import Request
@@ -86,8 +86,11 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
     """The key, or the id, is taken: replace, return or raise, as the caller wishes."""
     job = request.job
     if request.on_duplicate == "replace" and job.dedupe_key is not None:
+        before = jobs.find_by_key(tx, job.task, job.dedupe_key)
         replaced = jobs.replace_pending(tx, replace(job, state=JobState.PENDING), delay=request.delay)
         if replaced:
+            if before is not None:
+                lanes.free(tx, before)  # it may have been its turn, and now it comes later
             tx.wake()
             return _handle(installation, replaced, created=False)
     existing = jobs.find_by_key(tx, job.task, job.dedupe_key) if job.dedupe_key else jobs.find(tx, job.id)

@@ -70,13 +70,21 @@ def free(tx: Transaction, ended: Job) -> None:
     """Let the next job of the same key go on: `ended` has given its slot back."""
     if ended.slot is None or ended.concurrency_key is None:
         return
-    locked = select(lane.c.key).where(lane.c.key == ended.concurrency_key)
-    tx.execute(locked.with_for_update() if tx.dialect.skips_locked else locked).all()
+    _wait_for(tx, ended.concurrency_key)
     query = select(job.c.id).where(job.c.concurrency_key == ended.concurrency_key, WAITS_FOR_SLOT)
     following = tx.execute(tx.dialect.latest(query.order_by(job.c.run_at, job.c.id).limit(1))).scalar()
     if following is not None:
         tx.execute(update(job).where(job.c.id == following, IS_PENDING).values(slot=Slot.OPEN))
         tx.wake()
+
+
+def _wait_for(tx: Transaction, key: str) -> None:
+    """Make the lane ours until the transaction ends; one that was pruned is made again, else there were nothing to hold."""
+    locked = select(lane.c.key).where(lane.c.key == key)
+    locked = locked.with_for_update() if tx.dialect.skips_locked else locked
+    if tx.execute(locked).first() is None:
+        tx.execute(tx.dialect.insert_if_new(lane), [{"key": key}])
+        tx.execute(locked).first()
 
 
 def count_before(tx: Transaction, one: Job) -> int:

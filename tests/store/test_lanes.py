@@ -79,6 +79,24 @@ def test_a_cancelled_job_passes_its_slot_on(tm: TimeManagement, app: Celery) -> 
     assert claim(tm) == [ids[3]]
 
 
+def test_one_whose_turn_it_was_and_that_is_put_off_passes_its_turn_on(tm: TimeManagement, app: Celery) -> None:
+    first, second, third = (defer(app.tasks["effect"].s(n), key=f"k{n}", concurrency_key="lane").id for n in range(3))
+    assert claim(tm) == [first]
+    finish(tm, first)  # the second one's turn
+    defer(app.tasks["effect"].s(1), key="k1", concurrency_key="lane", delay="1h", on_duplicate="replace")
+    assert claim(tm) == [third]
+    assert second in {job.id for job in tm.jobs()}
+
+
+def test_a_lane_that_was_pruned_holds_nobody_for_ever(tm: TimeManagement, app: Celery, database: Database) -> None:
+    ids = defer_five(app, concurrency=1)
+    claim(tm)
+    with database.transaction() as tx:
+        tx.execute(tables.lane.delete())
+    finish(tm, ids[0])
+    assert claim(tm) == [ids[1]]
+
+
 def test_a_dead_worker_s_slot_comes_back_with_its_lease(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
     ids = defer_five(app, concurrency=1)
     claim(tm)
