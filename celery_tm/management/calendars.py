@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from ..domain.calendar import checked_entries
@@ -12,6 +13,7 @@ from ..domain.job import checked_actor, checked_text
 from ..errors import InvalidValue, nearest
 from ..installation import Installation
 from ..scheduler import horizon
+from ..scheduler.planner import Planner
 from ..store import audit, calendars, definitions
 from ..store.calendars import Calendar
 from ..store.database import Transaction
@@ -21,13 +23,14 @@ class Calendars:
     """The named calendars of one installation."""
 
     def __init__(self, installation: Installation) -> None:
+        self._installation = installation
         self._database = installation.database
 
     def set(self, name: str, dates: Sequence[Any], *, actor: str | None = None, reason: str | None = None) -> None:
         """Write a calendar: dates, ranges, days of every year or week on which definitions that name it do not fire."""
 
         def work(tx: Transaction) -> None:
-            put(tx, name, dates, actor=actor, reason=reason)
+            put(self._installation, tx, name, dates, actor=actor, reason=reason)
             tx.wake()
 
         self._database.run(work)
@@ -60,7 +63,15 @@ class Calendars:
         self._database.run(work)
 
 
-def put(tx: Transaction, name: str, dates: Sequence[Any], *, actor: str | None, reason: str | None = None) -> bool:
+def put(
+    installation: Installation,
+    tx: Transaction,
+    name: str,
+    dates: Sequence[Any],
+    *,
+    actor: str | None,
+    reason: str | None = None,
+) -> bool:
     """Write a calendar and set the next run of those that name it anew; False if it says the same already."""
     checked_text(name, field="calendar", limit=100)
     checked_actor(actor)
@@ -68,18 +79,22 @@ def put(tx: Transaction, name: str, dates: Sequence[Any], *, actor: str | None, 
     before = calendars.entries(tx, {name}).get(name)
     if before == entries:
         return False
-    users = definitions.select_using(tx, name)
+    now = tx.read_now()
+    # What was due before is decided by the calendar as it was.
+    users = [Planner(installation).catch_up(tx, user, now=now) for user in definitions.select_using(tx, name)]
     calendars.put(tx, name, entries, actor=actor)
-    definitions.advance(tx, [_replanned(tx, user, name, entries) for user in users])
+    definitions.advance(tx, [_replanned(tx, user, name, entries, now=now) for user in users])
     audit.note(tx, "set", f"calendar:{name}", actor=actor, reason=reason,
                before=None if before is None else {"dates": list(before)}, after={"dates": list(entries)})  # fmt: skip
     return True
 
 
-def _replanned(tx: Transaction, definition: Definition, name: str, entries: tuple[str, ...]) -> Definition:
-    """Return a definition with its next run by the new calendar; what is due already stays to be decided by the planner."""
-    after = replace(definition, closed={**definition.closed, name: entries})
+def _replanned(tx: Transaction, definition: Definition, name: str, entries: tuple[str, ...], *, now: datetime) -> Definition:
+    """Return a definition with its next run by the new calendar; a past day that is opened again is not made up for."""
+    planned_until = max(definition.planned_until, now)
+    after = replace(definition, closed={**definition.closed, name: entries}, planned_until=planned_until)
+    after = replace(after, planned_offset=after.offset_at(planned_until))
     after = replace(after, next_run_at=after.following)
     if after.plan_ahead:
-        horizon.extend(tx, after, now=tx.read_now())
+        horizon.extend(tx, after, now=now)
     return after

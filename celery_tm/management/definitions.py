@@ -159,7 +159,7 @@ class Definitions:
         """Delete a definition; its history stays, and a job of it that is owed still runs."""
 
         def work(tx: Transaction) -> None:
-            editing.remove(tx, self._find(tx, name, lock=True), actor=actor, reason=reason)
+            editing.remove(self._installation, tx, self._find(tx, name, lock=True), actor=actor, reason=reason)
 
         self._database.run(work)
 
@@ -211,7 +211,7 @@ class Definitions:
             raise InvalidValue(
                 "calendar", f"{sorted(unknown) or 'no dates'} is not right", 'give name and dates = ["2026-12-25"]'
             )
-        return calendar_writing.put(tx, entry["name"], entry["dates"], actor=actor)
+        return calendar_writing.put(self._installation, tx, entry["name"], entry["dates"], actor=actor)
 
     def _load_one(self, tx: Transaction, entry: dict[str, Any], actor: str | None) -> tuple[str, Definition]:
         name = entry.pop("name")

@@ -193,8 +193,11 @@ def _told(difference: horizon.Difference) -> dict[str, Any]:
     }
 
 
-def remove(tx: Transaction, definition: Definition, *, actor: str | None, reason: str | None) -> None:
+def remove(
+    installation: Installation, tx: Transaction, definition: Definition, *, actor: str | None, reason: str | None
+) -> None:
     """Delete a locked definition; its history stays, and what it owes still runs."""
+    definition = Planner(installation).catch_up(tx, definition, now=tx.read_now())  # what was due is owed
     occurrences.remove_planned(tx, list(occurrences.planned_ahead(tx, definition.id)))
     definitions.remove(tx, definition.id)
     before = {**stated(definition), "id": definition.id, "version": definition.version}

@@ -52,8 +52,10 @@ class Seeder:
                 self._seed_one(tx, name, read_entry(app, entry), origin)
             except (InvalidValue, ValueError) as error:  # the others are not to suffer for it
                 events.emit(app, events.EntryRefused(name=name, error=str(error)))
-        for definition in definitions.select_definitions(tx, origin=origin, retired=False):
-            if definition.name not in entries:
+        for gone in definitions.select_definitions(tx, origin=origin, retired=False):
+            # Locked, and read again: another beat may be planning it.
+            definition = definitions.find(tx, gone.name, lock=True) if gone.name not in entries else None
+            if definition is not None and definition.retired_at is None:
                 editing.retire(self.installation, tx, definition, reason="beat_schedule no longer has it")
         # Where no task is ours, nobody could run it: then pruning is `celery -A app tm prune`.
         if PRUNE in app.tasks and definitions.find(tx, PRUNE) is None:

@@ -13,6 +13,7 @@ from ..domain.definition import COLUMNS, Definition
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
+from ..errors import InvalidValue
 from . import calendars, tables
 from .database import Transaction
 
@@ -45,7 +46,7 @@ def lock_due(tx: Transaction, *, limit: int) -> tuple[list[Definition], list[Bro
     for row in rows:
         try:
             due.append(read_definition(row, closed))
-        except (ValueError, KeyError) as error:  # written by a newer release, or by hand
+        except ValueError as error:  # written by a newer release, or by hand
             broken.append(Broken(id=row.id, name=row.name, error=str(error)))
     return due, broken
 
@@ -171,4 +172,7 @@ def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Def
     values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])
     values["excluded"], values["calendars"] = tuple(values["excluded"] or ()), tuple(values["calendars"] or ())
     values["options"] = values["options"] or {}
+    for name in values["calendars"]:
+        if name not in closed:
+            raise InvalidValue("calendars", f"the calendar {name!r} of {row.name!r} is gone", "set it again")
     return Definition(**values, closed={name: closed[name] for name in values["calendars"]})

@@ -54,6 +54,27 @@ def test_a_day_that_is_opened_again_is_not_missed(tm: TimeManagement, noon: Mova
     assert days(tm) == [23, 24, 26, 27, 28, 29]
 
 
+def test_a_past_day_that_is_opened_again_is_not_made_up_for(tm: TimeManagement, noon: MovableClock) -> None:
+    tm.calendars.set("holidays", ["2026-12-24/2026-12-26"])
+    add(tm, schedule="0 9 * * *", overlap="allow", recovery="all", calendars=["holidays"])
+    for _ in range(3):
+        noon.forward("1d")
+        plan(tm)
+    assert days(tm) == [23]
+    tm.calendars.set("holidays", ["2026-12-26"])  # on the 25th, at noon
+    plan(tm)
+    assert days(tm) == [23]
+    assert tm.definitions.get("tick").next_run_at == datetime(2026, 12, 27, 9, tzinfo=UTC)
+
+
+def test_what_was_due_before_a_calendar_changed_is_decided_by_the_old_one(tm: TimeManagement, noon: MovableClock) -> None:
+    tm.calendars.set("holidays", ["2026-12-30"])
+    add(tm, schedule="0 9 * * *", overlap="allow", recovery="all", calendars=["holidays"])
+    noon.forward("1d")  # nobody planned meanwhile
+    tm.calendars.set("holidays", ["2026-12-23"])
+    assert days(tm) == [23]
+
+
 def test_a_calendar_that_closes_a_planned_day_takes_it_off_the_horizon(tm: TimeManagement) -> None:
     add(tm, schedule="0 9 * * *", plan_ahead="3d", calendars=[], excluded=[])
     tm.calendars.set("holidays", ["2027-01-01"])

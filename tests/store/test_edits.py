@@ -183,6 +183,13 @@ def test_removing_a_definition_removes_what_is_planned_ahead_and_keeps_its_histo
     assert "completed" in told
 
 
+def test_what_was_due_before_a_removal_is_still_owed(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm)
+    noon.forward("1m")  # nobody planned meanwhile
+    tm.definitions.remove("tick")
+    assert tm.run_due_jobs().succeeded == 1
+
+
 def test_a_running_occurrence_keeps_its_version_and_arguments(tm: TimeManagement, noon: MovableClock) -> None:
     add(tm, overlap="queue", args=[1])
     noon.forward("1m")
