@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
@@ -27,6 +28,7 @@ class Installation:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.settings: Settings = read_settings(_plain(app.conf), os.environ)
+        self.default_policy  # noqa: B018  (a typo in it must not start)
         self.database = Database(self.settings)
 
     @classmethod
@@ -59,6 +61,16 @@ class Installation:
             timeout=None if timeout is None else checked_timeout(timeout),
         )
 
+    def message_defaults(self, name: str) -> Mapping[str, Any]:
+        """Return the options of a message that a task states itself: queue, priority, serializer, limits and so on."""
+        task = self.app.tasks.get(name)
+        return {} if task is None else {option: v for option, v in task._get_exec_options().items() if v is not None}
+
+    def chunk_of(self, name: str) -> int:
+        """Return how many jobs of a task may share a message."""
+        task = self.app.tasks.get(name)
+        return getattr(task, "chunk", None) or 1 if task is not None and getattr(task, "tm_gated", False) else 1
+
     def is_plain(self, name: str) -> bool:
         """Say whether a task is known here and is none of ours: it has no gate and reports nothing."""
         task = self.app.tasks.get(name)
@@ -67,7 +79,10 @@ class Installation:
     @property
     def default_policy(self) -> RetryPolicy:
         """Return the backoff of jobs that name none."""
-        return Proportional(cap=self.settings.tm_backoff_cap, floor=self.settings.tm_backoff_floor)
+        settings = self.settings
+        if settings.tm_retry == Proportional.kind:
+            return Proportional(cap=settings.tm_backoff_cap, floor=settings.tm_backoff_floor)
+        return read_policy(settings.tm_retry)
 
 
 def _plain(conf: Any) -> dict[str, Any]:

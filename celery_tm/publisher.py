@@ -1,8 +1,9 @@
 """The only code that talks to the broker.
 
 A job travels as an ordinary Celery message: its id is the task id, its arguments are the body, and one header, `tm`,
-carries what the gate needs (docs/reference/message.md). The dispatcher publishes in bulk, the producer right after commit.
-What the broker does not take is given back, so that the row can go back to pending.
+carries what the gate needs (docs/reference/message.md). Jobs of a task with `chunk=` share a message. The dispatcher
+publishes in bulk, the producer right after commit. What the broker does not take is given back, so that the row can go back
+to pending.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from .domain.codec import decode
-from .domain.ids import execution_id
+from .domain.ids import execution_id, new_id
 from .domain.job import Job
+from .domain.loads import in_loads
 from .domain.queues import resolve_queue
 from .installation import Installation
 from .store import settlement
@@ -52,14 +54,14 @@ def publish(installation: Installation, jobs: Sequence[Job], *, policy: Mapping[
             connection = producer.connection
             away = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
             connection.ensure_connection(**CONNECT)
-            for job in jobs:
+            for load in in_loads(jobs, installation.chunk_of):
                 try:
-                    _send(installation, job, producer, settings.tm_publish_retry if policy is None else policy)
-                    sent.append(job)
+                    _send(installation, load, producer, settings.tm_publish_retry if policy is None else policy)
+                    sent += load
                 except away:
                     raise
                 except Exception as wrong:  # this one makes no message; the others do
-                    unsendable.append((job, f"{type(wrong).__name__}: {wrong}"))
+                    unsendable += [(job, f"{type(wrong).__name__}: {wrong}") for job in load]
     except Exception as refusal:  # whatever the transport raises: the jobs are safe in their rows
         error = f"{type(refusal).__name__}: {refusal}"
     settled = {job.id for job in sent} | {job.id for job, _ in unsendable}
@@ -77,17 +79,56 @@ def hand_over(installation: Installation, sent: Sequence[Job]) -> None:
 HANDED_OVER = "handed to the broker; its task is no celery_tm.Task, so its end is not seen"
 
 
-def _send(installation: Installation, job: Job, producer: Any, policy: Mapping[str, Any]) -> None:
-    message = _message(installation, job)
-    installation.app.send_task(job.task, producer=producer, retry=True, retry_policy=dict(policy), **message)
+class _Insisting:
+    """A producer whose messages carry the headers that their job was created with, whatever is added on the way.
+
+    Receivers of `before_task_publish` and tracing have had their say where the call was made; here they would speak of beat.
+    """
+
+    def __init__(self, producer: Any, headers: Mapping[str, Any]) -> None:
+        self._producer, self._headers = producer, headers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **properties: Any) -> Any:
+        """Publish."""
+        properties["headers"] = {**(properties.get("headers") or {}), **self._headers}
+        return self._producer.publish(body, **properties)
+
+
+def _send(installation: Installation, load: Sequence[Job], producer: Any, policy: Mapping[str, Any]) -> None:
+    message = _message(installation, load[0]) if len(load) == 1 else _shared_message(installation, load)
+    insisting = _Insisting(producer, message["headers"])
+    installation.app.send_task(load[0].task, producer=insisting, retry=True, retry_policy=dict(policy), **message)
+
+
+def _shared_message(installation: Installation, load: Sequence[Job]) -> dict[str, Any]:
+    """Return jobs that travel together as arguments of `send_task`; their arguments stay in their rows."""
+    message = _message(installation, load[0])
+    for name in ("time_limit", "soft_time_limit"):
+        if message.get(name):
+            message[name] = message[name] * len(load)
+    return message | {
+        "args": [],
+        "kwargs": {},
+        "task_id": new_id(),
+        "argsrepr": f"({len(load)} jobs)",
+        "ignore_result": True,
+        "expires": None,
+        "headers": {HEADER: {"chunk": [[job.id, job.attempt] for job in load]}},
+    }
 
 
 def _message(installation: Installation, job: Job) -> dict[str, Any]:
-    """Return a job as arguments of `send_task`."""
+    """Return a job as arguments of `send_task`: what its task says, what its call said, what its row says."""
     settings = installation.settings
-    options: dict[str, Any] = {RENAMED.get(name, name): v for name, v in job.options.items() if name not in OURS}
-    queue = resolve_queue(job.queue, aliases=settings.tm_queue_aliases, default=settings.tm_default_queue)
-    if queue and "queue" not in options:
+    options = dict(installation.message_defaults(job.task))
+    options |= {RENAMED.get(name, name): v for name, v in job.options.items() if name not in OURS}
+    queue = resolve_queue(
+        job.queue or options.get("queue"), aliases=settings.tm_queue_aliases, default=settings.tm_default_queue
+    )
+    if queue and "exchange" not in job.options:
         options["queue"] = queue
     if job.priority is not None:
         options["priority"] = job.priority
@@ -101,7 +142,7 @@ def _message(installation: Installation, job: Job) -> dict[str, Any]:
         "kwargs": decode(job.kwargs),
         "task_id": job.id,
         "retries": job.retries,
-        "headers": {**options.get("headers", {}), HEADER: contract(job, queue)},
+        "headers": {**(options.get("headers") or {}), HEADER: contract(job, queue)},
         "add_to_parent": False,
     }
 

@@ -52,6 +52,16 @@ class Settings:
     tm_stuck_after: timedelta = _setting(
         timedelta(hours=24), "how long an occurrence without an execution_timeout may run before it is stale", "duration"
     )
+    tm_capture_eta_after: timedelta = _setting(
+        timedelta(seconds=60),
+        "an ETA or countdown further ahead than this waits in the job table instead of a worker's memory",
+        "duration",
+    )
+    tm_retry: str | Mapping[str, Any] = _setting(
+        "proportional",
+        "retry policy of tasks and jobs that name none; 'never': as in plain Celery, only what the body asks for",
+        "policy",
+    )
     tm_backoff_cap: timedelta = _setting(timedelta(minutes=60), "the longest wait of the proportional backoff", "duration")
     tm_backoff_floor: timedelta = _setting(
         timedelta(seconds=1), "the shortest first wait of the proportional backoff", "duration"
@@ -83,7 +93,7 @@ NAMES = frozenset(f.name for f in fields(Settings))
 # Names that are reserved: stating one is no typo, but it changes nothing in this release, and the log says so.
 NOT_YET = frozenset(
     {
-        "tm_admins", "tm_capture_eta_after", "tm_metrics_port", "tm_redact",
+        "tm_admins", "tm_metrics_port", "tm_redact",
     }
 )  # fmt: skip
 
@@ -135,6 +145,12 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _policy(name: str, value: Any) -> Any:
+    if not isinstance(value, (str, Mapping)):
+        raise InvalidValue(name, f"{shown(value)} is not a retry policy", "give e.g. 'never' or {'kind': 'fixed'}")
+    return value
+
+
 def _names(name: str, value: Any) -> dict[str, str]:
     names = _mapping(name, value)
     for key, item in names.items():
@@ -150,4 +166,5 @@ _READERS: Mapping[str, Any] = {
     "duration": _duration,
     "mapping": _mapping,
     "names": _names,
+    "policy": _policy,
 }

@@ -24,6 +24,8 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # too late to start
     DEDUPLICATED = "deduplicated"  # its key had succeeded already
+    INTERRUPTED = "interrupted"  # its worker stopped and handed it back; no try is used
+    REPLACED = "replaced"  # its body put another call in its place, which has its id
 
 
 STATUS: Mapping[Outcome, Status] = {
@@ -34,6 +36,8 @@ STATUS: Mapping[Outcome, Status] = {
     Outcome.ORPHANED: Status.FAILED,
     Outcome.CANCELLED: Status.CANCELED,
     Outcome.EXPIRED: Status.CANCELED,
+    Outcome.INTERRUPTED: Status.SCHEDULED,
+    Outcome.REPLACED: Status.RUNNING,
 }
 
 
@@ -65,6 +69,11 @@ class Failure:
     error: str
     traceback: str | None = None
     outcome: Outcome = Outcome.FAILED
+
+    @classmethod
+    def interrupted(cls, why: str) -> Failure:
+        """Return the end of an attempt whose worker stopped."""
+        return cls(error=why, outcome=Outcome.INTERRUPTED)
 
     @classmethod
     def orphaned(cls, why: str) -> Failure:

@@ -44,8 +44,8 @@ NEXT: Mapping[JobState, Mapping[JobState | None, str]] = {
         None: "cancelled, expired, or its key has succeeded meanwhile",
     },
     JobState.RUNNING: {
-        JobState.PENDING: "failed or orphaned, with tries left",
-        None: "succeeded, cancelled, or moved to the dead letters",
+        JobState.PENDING: "failed or orphaned, with tries left, or handed back by a worker that stops",
+        None: "succeeded, cancelled, or moved to the dead letters, and what follows it is handed on",
     },
 }
 
@@ -122,6 +122,8 @@ class Job:
     progress: str | None = None
     last_error: str | None = None
     actor: str | None = None
+    ended: Mapping[str, Any] | None = None  # how its body ended, while what follows (links, chain, chord) is handed on
+    carrier: str | None = None  # the message it shares with other jobs, while it runs
 
     @property
     def retries(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Protocol
 
 from ..clock import format_duration, parse_duration
@@ -21,7 +21,7 @@ class RetryPolicy(Protocol):
 
     kind: ClassVar[str]
 
-    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta: ...
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +82,17 @@ class Exponential:
         return wait * (1 - self.jitter * random.random())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Never:
+    """Leave it to the body, as plain Celery does: only `self.retry()` and `autoretry_for` try again."""
+
+    kind: ClassVar[str] = "never"
+
+    def delay_after(self, retry: int, *, original_delay: timedelta) -> timedelta | None:  # noqa: ARG002
+        """Return None: no try follows."""
+        return None
+
+
 def _grown(wait: timedelta, times: float, cap: timedelta = timedelta.max) -> timedelta:
     """Return a wait that many times as long, at most the cap."""
     try:
@@ -90,18 +101,28 @@ def _grown(wait: timedelta, times: float, cap: timedelta = timedelta.max) -> tim
         return cap
 
 
-POLICIES: Mapping[str, type[Proportional | Fixed | Linear | Exponential]] = {
-    policy.kind: policy for policy in (Proportional, Fixed, Linear, Exponential)
+POLICIES: Mapping[str, type[Proportional | Fixed | Linear | Exponential | Never]] = {
+    policy.kind: policy for policy in (Proportional, Fixed, Linear, Exponential, Never)
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The job goes back to pending and is due after `delay`, with new arguments where the body gave some."""
+    """The job goes back to pending and is due after `delay`, with what else the body wants changed for that try."""
 
     delay: timedelta
     args: str | None = None
     kwargs: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    expires_at: datetime | None = None
+    options: Mapping[str, Any] | None = None
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """Return the columns of the job that the next try has anew."""
+        named = ("args", "kwargs", "queue", "priority", "expires_at", "options")
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +132,29 @@ class Bury:
     reason: str
 
 
-def after_failure(job: Job, *, default: RetryPolicy) -> TryAgain | Bury:
-    """Decide what follows the failure of `job`'s present attempt."""
+VANISHED_AGAIN = timedelta(seconds=1)
+
+
+def after_failure(job: Job, *, default: RetryPolicy, vanished: bool = False) -> TryAgain | Bury:
+    """Decide what follows the failure of `job`'s present attempt.
+
+    An attempt that `vanished` said nothing: where it is up to the body to ask for another try, it gets one anyway.
+    """
     if job.args is None or job.kwargs is None:
         return Bury("its arguments were not JSON, so it cannot be sent again")
     if job.max_retries is not None and job.retries >= job.max_retries:
         tries = job.retries + 1
         return Bury(f"failed {tries} {'time' if tries == 1 else 'times'}, max_retries={job.max_retries}")
     policy = read_policy(job.retry) if job.retry else default
-    return TryAgain(policy.delay_after(job.retries + 1, original_delay=job.original_delay))
+    delay = policy.delay_after(job.retries + 1, original_delay=job.original_delay)
+    if delay is None and vanished:
+        delay = VANISHED_AGAIN
+    return Bury("it failed, and its retry policy is 'never'") if delay is None else TryAgain(delay)
 
 
 def read_policy(value: Any) -> RetryPolicy:
     """Return the policy that a name, a mapping or a policy object stands for."""
-    if isinstance(value, (Proportional, Fixed, Linear, Exponential)):
+    if isinstance(value, (Proportional, Fixed, Linear, Exponential, Never)):
         _checked(type(value), {f.name: getattr(value, f.name) for f in fields(value)})
         return value
     given = {"kind": value} if isinstance(value, str) else value

@@ -19,12 +19,12 @@ from ..domain.execution import Failure
 from ..domain.job import Job
 from ..domain.retry import TryAgain
 from ..installation import Installation, node_name
-from ..publisher import HEADER, RENAMED, contract
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..scheduler.dispatcher import Dispatcher
 from ..scheduler.planner import Planner
 from ..worker import gate, recorder
+from ..worker.chunk import request_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +81,7 @@ def _run(installation: Installation, job: Job, node: str) -> str:
 def _trace(installation: Installation, task: Any, job: Job, node: str) -> Any:
     tracer = build_tracer(task.name, task, app=installation.app, hostname=node)
     args, kwargs = decode(job.args), decode(job.kwargs)
-    return tracer(job.id, args, kwargs, _request(job, node, args, kwargs))
+    return tracer(job.id, args, kwargs, request_of(job, node, args, kwargs))
 
 
 def _run_plain(installation: Installation, task: Any, job: Job, node: str) -> str:
@@ -95,21 +95,3 @@ def _run_plain(installation: Installation, task: Any, job: Job, node: str) -> st
         return "succeeded"
     then = recorder.record_failure(installation, admitted, recorder.failure_of(traced.info.retval))
     return "retried" if isinstance(then, TryAgain) else "failed"
-
-
-def _request(job: Job, node: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the request a worker would have made of the job's message."""
-    renamed = {link: name for name, link in RENAMED.items()}
-    options = {renamed.get(name, name): value for name, value in job.options.items()}
-    return options | {
-        "id": job.id,
-        "task": job.task,
-        "args": args,
-        "kwargs": kwargs,
-        "retries": job.retries,
-        "root_id": options.get("root_id") or job.id,
-        "hostname": node,
-        "is_eager": False,
-        "delivery_info": {"exchange": "", "routing_key": job.queue or ""},
-        HEADER: contract(job, job.queue),
-    }

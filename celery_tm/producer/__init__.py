@@ -15,6 +15,7 @@ from celery.canvas import Signature
 from ..errors import InvalidValue
 from ..installation import Installation
 from .cancelling import cancel
+from .eager import run_eagerly
 from .handle import JobHandle
 from .inserting import write_requests
 from .request import Request, installation_for, read_request
@@ -31,7 +32,7 @@ def defer(what: Signature | str | Any, /, **options: Any) -> JobHandle:
     """
     installation = installation_for(what, options.get("app"))
     request = read_request(installation, what, options)
-    return write_requests(installation, [request], options.get("session"))[0]
+    return _write(installation, [request], options.get("session"))[0]
 
 
 def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
@@ -51,4 +52,11 @@ def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
         requests.append(read_request(installation, what, {**common, **own}))
     if installation is None:
         return []
-    return write_requests(installation, requests, common.get("session"))
+    return _write(installation, requests, common.get("session"))
+
+
+def _write(installation: Installation, requests: list[Request], session: Any) -> list[JobHandle]:
+    """Write jobs, or run them at once where Celery is told to (`task_always_eager`), as `apply_async` would."""
+    if installation.app.conf.task_always_eager:
+        return [run_eagerly(installation, request) for request in requests]
+    return write_requests(installation, requests, session)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
 
+from .. import answers
 from ..domain.execution import Outcome
-from ..domain.job import Job, JobState
+from ..domain.job import MAX_ID, Job, JobState, Source
 from ..errors import InvalidValue
-from ..store import audit, jobs, settlement
+from ..installation import Installation
+from ..store import audit, executions, jobs, settlement
 from ..store.database import Transaction
 from .request import installation_for
 from .writing import AfterCommit, write
+
+UNSEEN = "unknown"  # the task of an id that was revoked before its message was seen
 
 
 def cancel(
@@ -35,12 +41,43 @@ def cancel(
     installation = installation_for(task, app)
     name = getattr(task, "name", task)
 
-    def work(tx: Transaction, _: AfterCommit | None) -> bool:
+    def work(tx: Transaction, after_commit: AfterCommit | None) -> bool:
         found = jobs.lock_matching(tx, id=id, key=key, entity_id=entity_id, task=name)
-        done = [_cancel_one(tx, job, actor=actor, reason=reason) for job in found]
-        return any(done)
+        done = [job for job in found if _cancel_one(tx, job, actor=actor, reason=reason)]
+        if after_commit is not None:
+            after_commit(lambda: _tell(installation, done))
+        return bool(done)
 
     return write(installation, session, work)
+
+
+def revoke_all(installation: Installation, ids: Sequence[str]) -> None:
+    """Cancel the jobs of these ids; one that is not known yet is refused when its message comes."""
+
+    def work(tx: Transaction) -> list[Job]:
+        done = []
+        for id in ids:
+            found = jobs.lock_matching(tx, id=id)
+            done += [job for job in found if _cancel_one(tx, job, actor=None, reason="revoked")]
+            if not found and len(id) <= MAX_ID and not executions.is_recorded(tx, id):
+                executions.record(tx, _unseen(id, tx.read_now()), Outcome.CANCELLED, message="revoked before it was seen")
+        return done
+
+    _tell(installation, installation.database.run(work))
+
+
+def _unseen(id: str, now: datetime) -> Job:
+    return Job(
+        id=id, task=UNSEEN, args=None, kwargs=None, run_at=now, created_at=now, original_delay=timedelta(0),
+        source=Source.DIRECT,
+    )  # fmt: skip
+
+
+def _tell(installation: Installation, cancelled: Sequence[Job]) -> None:
+    """Tell whoever waits for the results of jobs that will not run; those that run tell it themselves."""
+    for job in cancelled:
+        if job.state is not JobState.RUNNING:
+            answers.job_revoked(installation, job)
 
 
 def _cancel_one(tx: Transaction, job: Job, *, actor: str | None, reason: str | None) -> bool:

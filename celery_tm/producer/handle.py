@@ -23,16 +23,21 @@ class JobHandle:
     key: str | None
     installation: Installation
     known: Status = Status.SCHEDULED
+    eager: Any = None  # Celery's result, where `task_always_eager` ran the task at once and nothing was written
 
     @property
     def state(self) -> Status:
         """Ask the database where the job stands; before the caller's commit that is what was known at creation."""
+        if self.eager is not None:
+            return Status.SUCCEEDED if self.eager.successful() else Status.FAILED
         found = self._story()
         return found.state if found else self.known
 
     @property
     def result(self) -> Any:
         """Return the result that is kept with the key of a success, else None; Celery's backend has the others."""
+        if self.eager is not None:
+            return self.eager.result
         found = self._story()
         return found.result if found else None
 

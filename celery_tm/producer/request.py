@@ -33,6 +33,7 @@ from ..domain.job import (
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
 from ..installation import Installation
+from .message import injected_headers
 
 T = TypeVar("T")
 OPTIONS = (
@@ -72,6 +73,8 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
     signature = _signature(installation.app, what, options)
     task = _task(installation.app, signature.task, remote=bool(options.get("remote")))
     said = {**{name: signature.options.get(name) for name in ("queue", "priority", "expires")}, **_given(options)}
+    if said.get("priority") is None:
+        said["priority"] = _inherited_priority(installation.app)
     now = clock.now()
     delay, run_at = _when(signature.options, options, now)
     args, kwargs = _arguments(signature, task)
@@ -100,7 +103,7 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
         concurrency=most,
         slot=Slot.OPEN if lane else None,
         source=Source.DEFERRED,
-        options=_celery_options(signature),
+        options=_celery_options(installation.app, signature, args, kwargs),
         actor=_optional_text("actor", options.get("actor"), 255),
     )
     return Request(
@@ -245,8 +248,20 @@ def _duplicates(value: Any) -> str:
     return str(value)
 
 
-def _celery_options(signature: Signature) -> dict[str, Any]:
-    """Return what else the signature wants in its message (headers, links, limits, routing), as plain JSON."""
+def _celery_options(app: Celery, signature: Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return what else the message carries (headers, links, limits, routing, tracing, parent), as plain JSON."""
     wanted = {name: value for name, value in signature.options.items() if name not in SIGNATURE_ONLY and value is not None}
+    headers = injected_headers(app, signature.task, args, kwargs, signature.options)
+    if headers:
+        wanted["headers"] = {**(wanted.get("headers") or {}), **headers}
+    parent = app.current_worker_task
+    if parent is not None and parent.request.id:
+        wanted.setdefault("root_id", parent.request.root_id or parent.request.id)
+        wanted.setdefault("parent_id", parent.request.id)
     encode(wanted, field="options")
     return wanted
+
+
+def _inherited_priority(app: Celery) -> Any:
+    parent = app.current_worker_task if app.conf.task_inherit_parent_priority else None
+    return (parent.request.delivery_info or {}).get("priority") if parent is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..installation import Installation
-from ..store import outside
+from ..store import body, outside
 from ..store.database import Transaction
 
 T = TypeVar("T")
@@ -14,10 +14,11 @@ AfterCommit = Callable[[Callable[[], None]], None]
 
 
 def write(installation: Installation, session: Any, work: Callable[[Transaction, AfterCommit | None], T]) -> T:
-    """Do `work` in the caller's transaction, or in one of its own that starts over after a deadlock.
+    """Do `work` in the caller's transaction, in that of the body it is called from, or in one of its own.
 
     `work` gets a way to act after the commit; None where the caller's commit is not seen here.
     """
+    session = body.ambient(installation.database) if session is None else session
     if session is not None:
         joined = outside.join(installation.database, session)
         return work(joined.tx, joined.after_commit)

@@ -31,7 +31,7 @@ def _end(tx: Transaction, stale: Occurrence) -> list[tuple[Job, Failure, Bury]]:
     failure, then = Failure(error=f"ExecutionTimeout: {why}", outcome=Outcome.TIMEOUT), Bury(reason=f"stale: {why}")
     owed = jobs.lock_of_occurrences(tx, [stale.id])
     for job in owed:
-        settlement.bury(tx, job, failure, then, state=OccurrenceState.STALE)
+        settlement.abandon(tx, job, failure, then, state=OccurrenceState.STALE)
     if not owed:  # nothing is left of it but its row
         occurrences.end(tx, stale.id, OccurrenceState.STALE, reason=then.reason)
     audit.note(tx, "reap", f"occurrence:{stale.id}", reason=why, before={"started_at": str(stale.started_at)})

@@ -1,18 +1,20 @@
 """One pass over jobs whose lease has ended.
 
 Dispatched: its message was lost, or waits in a long queue; it goes back to pending without using up a try, and its next
-dispatch lease is longer. Running: its worker died or lost touch; that counts as a failed try. The sweeper only writes rows.
+dispatch lease is longer. Running: its worker died or lost touch; that counts as a failed try. Ended, and its worker died
+before what follows was handed on: another worker does that. The sweeper only writes rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from ..domain.execution import Failure
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, RetryPolicy, TryAgain, after_failure
-from ..store import audit, jobs, settlement
+from ..store import audit, following, jobs, settlement
 from ..store.database import Database, Transaction
 
 
@@ -34,14 +36,24 @@ def sweep(database: Database, *, default: RetryPolicy, limit: int) -> Swept:
         overdue = jobs.lock_overdue(tx, limit=limit)
         lost = [job for job in overdue if job.state is JobState.DISPATCHED]
         jobs.redispatch(tx, lost)
-        vanished = [_orphan(tx, job, default) for job in overdue if job.state is JobState.RUNNING]
-        return Swept(redispatched=lost, orphaned=vanished)
+        running = [job for job in overdue if job.state is JobState.RUNNING]
+        unfollowed = [job for job in running if job.ended is not None and following.carry_on(tx, job)]
+        vanished = [_orphan(tx, job, default) for job in running if job.ended is None]
+        return Swept(redispatched=[*lost, *unfollowed], orphaned=vanished)
 
     return database.run(work)
 
 
 def _orphan(tx: Transaction, job: Job, default: RetryPolicy) -> tuple[Job, Failure, TryAgain | Bury | None]:
     failure = Failure.orphaned(f"its worker {job.claimed_by} gave no sign until {job.lease_until}")
-    then = settlement.fail(tx, job, failure, after_failure(job, default=default))
+    then: TryAgain | Bury | None = after_failure(job, default=default, vanished=True)
+    if job.carrier:
+        # It shared its message with others, and which of them brought the worker down is not known: none is blamed, and
+        # the next time each travels alone.
+        then = TryAgain(timedelta(0)) if settlement.hand_back(tx, job, failure) else None
+    elif isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
+        settlement.abandon(tx, job, failure, then)
+    elif then is not None:
+        then = settlement.fail(tx, job, failure, then)
     audit.note(tx, "sweep", f"job:{job.id}", before={"attempt": job.attempt, "worker": job.claimed_by}, reason=failure.error)
     return job, failure, then

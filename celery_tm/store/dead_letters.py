@@ -11,7 +11,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from ..domain.execution import MAX_ERROR, MAX_TRACEBACK, Failure, cut
 from ..domain.job import Job, JobState, Slot
-from . import jobs, tables
+from . import following, jobs, tables
 from .database import Transaction
 
 dead_letter = tables.dead_letter
@@ -81,11 +81,12 @@ def revive(tx: Transaction, letter: DeadLetter) -> Job | None:
     """
     if not remove(tx, letter.id):
         return None
+    following.forget(tx, letter.id)  # nobody has to hear of a failure that is taken back
     attempt = letter.job.attempt + 1
     job = replace(
         letter.job, state=JobState.PENDING, attempt=attempt, tries_from=attempt, dispatches=0, lease_until=None,
-        claimed_by=None, claimed_at=None, cancel_requested=False, progress=None, run_at=tx.read_now(), expires_at=None,
-        slot=Slot.OPEN if letter.job.concurrency_key else None,
+        claimed_by=None, claimed_at=None, carrier=None, cancel_requested=False, progress=None, run_at=tx.read_now(),
+        expires_at=None, slot=Slot.OPEN if letter.job.concurrency_key else None,
     )  # fmt: skip
     return job if tx.insert_new(jobs.job, jobs.columns_of(job)) else None
 

@@ -28,8 +28,31 @@ def record(
     actor: str | None = None,
 ) -> str:
     """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed."""
+    values = _values(tx, job, outcome, message=message, failure=failure, actor=actor)
+    tx.insert_new(execution, values)
+    return str(values["id"])
+
+
+def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome: Outcome) -> dict[str, str]:
+    """Write how the present attempts of many jobs ended, each with a message; return the records' ids by job."""
+    rows = [_values(tx, job, outcome, message=message) for job, message in ended]
+    if rows:
+        now = tx.read_now()
+        tx.execute(tx.dialect.insert_if_new(execution), [row | {"completed_at": now} for row in rows])
+    return {row["job"]: row["id"] for row in rows}
+
+
+def _values(
+    tx: Transaction,
+    job: Job,
+    outcome: Outcome,
+    *,
+    message: str | None = None,
+    failure: Failure | None = None,
+    actor: str | None = None,
+) -> dict[str, Any]:
     started = job.state is JobState.RUNNING
-    values: dict[str, Any] = {
+    return {
         "id": execution_id(job.id, job.attempt),
         "job": job.id,
         "task": job.task,
@@ -46,13 +69,20 @@ def record(
         "worker": job.claimed_by if started else None,
         "actor": actor or job.actor,
     }
-    tx.insert_new(execution, values)
-    return str(values["id"])
 
 
-def is_recorded(tx: Transaction, job: str) -> bool:
-    """Say whether any attempt of a job is recorded, as committed now."""
-    query = select(execution.c.id).where(execution.c.job == job).limit(1)
+def succeeded_by(tx: Transaction, attempts: Sequence[tuple[str, int, str | None]]) -> set[str]:
+    """Return the ids of the jobs among these whose attempt is recorded as a success of that worker."""
+    if not attempts:
+        return set()
+    ids = {execution_id(job, attempt): worker for job, attempt, worker in attempts}
+    query = select(execution).where(execution.c.id.in_(list(ids)), execution.c.outcome == Outcome.SUCCEEDED)
+    return {row.job for row in tx.execute(query) if row.worker == ids[row.id]}
+
+
+def is_recorded(tx: Transaction, job: str, *, since: int = 1) -> bool:
+    """Say whether an attempt of a job, this one or a later one, is recorded, as committed now."""
+    query = select(execution.c.id).where(execution.c.job == job, execution.c.attempt >= since).limit(1)
     return tx.execute(tx.dialect.latest(query)).first() is not None
 
 

@@ -38,7 +38,7 @@ def story(tx: Transaction, id: str) -> JobStory | None:
     """Return a job's life so far, or None if nothing is known of it (any more)."""
     attempts = executions.of_job(tx, id)
     owed = jobs.find(tx, id)
-    if owed:
+    if owed and owed.ended is None:
         return _owed(owed, attempts)
     letter = dead_letters.find(tx, id)
     if letter:

@@ -18,7 +18,7 @@ from ..domain.retry import TryAgain
 from . import tables
 from .database import Transaction
 from .dialects import Moment, pairs
-from .tables import IS_DISPATCHED, IS_LEASED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
+from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
@@ -184,6 +184,22 @@ _WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null
 
 def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
     """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run."""
+    change = update(job).where(job.c.attempt == attempt, _may_start(tx)).values(_started(tx, worker, lease))
+    row = tx.update_one(job, id, change)
+    return read_job(row) if row else None
+
+
+def admit_all(
+    tx: Transaction, attempts: Sequence[tuple[str, int]], *, worker: str, lease: timedelta, carrier: str
+) -> list[Job]:
+    """Let in one delivery that carries many attempts, and return those that may run."""
+    mine = select(job.c.id).where(pairs(job.c.id, job.c.attempt).in_(list(attempts)), _may_start(tx))
+    rows = tx.update_returning(job, mine, update(job).values(_started(tx, worker, lease) | {"carrier": carrier}))
+    return _in_order(rows)
+
+
+def _may_start(tx: Transaction) -> Any:
+    """Dispatched, or pending and due; not too late; and its key has not succeeded."""
     key = tables.key
     has_succeeded = (
         select(key.c.job)
@@ -191,16 +207,13 @@ def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedel
         .correlate(job)
         .exists()
     )
-    may_start = or_(IS_DISPATCHED, and_(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now))
+    is_due = or_(IS_DISPATCHED, and_(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now))
     in_time = or_(job.c.expires_at.is_(None), job.c.expires_at > tx.now)
-    row = tx.update_one(
-        job,
-        id,
-        update(job)
-        .where(job.c.attempt == attempt, may_start, in_time, ~has_succeeded)
-        .values(state=JobState.RUNNING, claimed_by=worker, claimed_at=tx.now, lease_until=tx.later(lease)),
-    )
-    return read_job(row) if row else None
+    return and_(is_due, in_time, ~has_succeeded)
+
+
+def _started(tx: Transaction, worker: str, lease: timedelta) -> dict[str, Any]:
+    return {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
 
 
 def renew(tx: Transaction, running: Sequence[tuple[str, int]], *, lease: timedelta) -> dict[tuple[str, int], bool]:
@@ -228,6 +241,17 @@ def remove_running(tx: Transaction, id: str, attempt: int) -> bool:
     return tx.execute(delete(job).where(_held(id, attempt))).rowcount == 1
 
 
+def remove_all_running(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> set[str]:
+    """End the jobs of these running attempts: their rows go. Returns the ids of those that were still held."""
+    held = and_(pairs(job.c.id, job.c.attempt).in_(list(attempts)), IS_RUNNING, IS_OWED)
+    if tx.dialect.gives_back_updates:
+        return set(tx.execute(delete(job).where(held).returning(job.c.id)).scalars())
+    found = set(tx.execute(select(job.c.id).where(held).with_for_update()).scalars())
+    if found:
+        tx.execute(delete(job).where(job.c.id.in_(found)))
+    return found
+
+
 def remove_waiting(tx: Transaction, id: str, attempt: int) -> bool:
     """End a job that is not running: the row goes. False: it runs, or is gone."""
     waiting = and_(job.c.id == id, job.c.attempt == attempt, ~IS_RUNNING)
@@ -240,10 +264,16 @@ def reschedule(tx: Transaction, id: str, attempt: int, then: TryAgain, *, error:
     False: the lease was lost, or the job was cancelled meanwhile and is not to be tried again.
     """
     change = _WAITING | {"attempt": attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
-    change |= {"last_error": error, "progress": null()}
-    change |= {name: text for name, text in (("args", then.args), ("kwargs", then.kwargs)) if text is not None}
+    change |= {"last_error": error, "progress": null(), "carrier": null(), **then.changes}
     held = and_(_held(id, attempt), job.c.cancel_requested.is_(False))
     return tx.execute(update(job).where(held).values(change)).rowcount == 1
+
+
+def hand_back(tx: Transaction, id: str, attempt: int) -> bool:
+    """Let a running attempt's job wait again, at its old place: running → pending, attempt + 1, no try used."""
+    change = _WAITING | {"attempt": attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}
+    held = and_(_held(id, attempt), job.c.cancel_requested.is_(False))
+    return tx.execute(update(job).where(held).values(change | {"progress": null(), "carrier": null()})).rowcount == 1
 
 
 def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
@@ -271,14 +301,14 @@ def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
 
 def of_occurrence(tx: Transaction, occurrence: str) -> list[Job]:
     """Return the owed jobs of an occurrence."""
-    return [read_job(row) for row in tx.execute(select(job).where(job.c.occurrence == occurrence))]
+    return [read_job(row) for row in tx.execute(select(job).where(job.c.occurrence == occurrence, IS_OWED))]
 
 
 def lock_of_occurrences(tx: Transaction, occurrences: Sequence[str]) -> list[Job]:
     """Lock and return the owed jobs of these occurrences."""
     if not occurrences:
         return []
-    query = select(job).where(job.c.occurrence.in_(occurrences))
+    query = select(job).where(job.c.occurrence.in_(occurrences), IS_OWED)
     query = query.with_for_update() if tx.dialect.skips_locked else query
     return [read_job(row) for row in tx.execute(query)]
 
@@ -292,7 +322,7 @@ def lock_matching(
     task: str | None = None,
 ) -> list[Job]:
     """Lock and return the owed jobs that fit all that is given."""
-    query = select(job)
+    query = select(job).where(IS_OWED)
     for column, wanted in ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task)):
         if wanted is not None:
             query = query.where(column == wanted)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
 
-_OUTBOX = "celery_tm_after_commit"
+OUTBOX = "celery_tm_after_commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ def _refuse_foreign(database: Database, connection: Connection) -> None:
 
 
 def _add(session: Session, action: Callable[[], None]) -> None:
-    if _OUTBOX not in session.info:
-        session.info[_OUTBOX] = []
+    if OUTBOX not in session.info:
+        session.info[OUTBOX] = []
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
-    session.info[_OUTBOX].append(action)
+    session.info[OUTBOX].append(action)
 
 
 def _committed(session: Session) -> None:
     if session.in_nested_transaction():
         return  # a savepoint was released; the caller's commit is still to come
-    actions = list(session.info[_OUTBOX])
-    session.info[_OUTBOX].clear()
+    actions = list(session.info[OUTBOX])
+    session.info[OUTBOX].clear()
     for action in actions:
         action()
 
@@ -76,4 +76,4 @@ def _committed(session: Session) -> None:
 def _rolled_back(session: Session, ended: SessionTransaction) -> None:
     # What was deferred within a savepoint that is rolled back is published for nothing: the gate finds no row.
     if not ended.nested:
-        session.info[_OUTBOX].clear()
+        session.info[OUTBOX].clear()

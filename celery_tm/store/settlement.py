@@ -6,23 +6,27 @@ transaction, with all that a stale worker would have written, rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import Bury, TryAgain
 from ..errors import LeaseLost
-from . import audit, dead_letters, executions, jobs, keys, lanes, occurrences, pausing
+from . import audit, dead_letters, executions, following, jobs, keys, lanes, occurrences, pausing
 from .database import Transaction
 
+Ended = Mapping[str, Any]  # how a body ended, kept while what follows it is handed on
 
-def succeed(tx: Transaction, job: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> None:
-    """The work is done: the row goes, the execution and the key stay."""
-    if not jobs.remove_running(tx, job.id, job.attempt):
-        raise LeaseLost(job.id, job.attempt)
+
+def succeed(
+    tx: Transaction, job: Job, *, result: str | None, message: str | None, keep_key: timedelta, ended: Ended | None = None
+) -> None:
+    """The work is done: the execution and the key stay, the row goes, or stays until what follows is handed on."""
+    _finish(tx, job, ended)
     execution = executions.record(tx, job, Outcome.SUCCEEDED, message=message)
     if job.dedupe_key is not None:
         keep = job.keep_key if job.keep_key is not None else keep_key
@@ -30,6 +34,42 @@ def succeed(tx: Transaction, job: Job, *, result: str | None, message: str | Non
             tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=execution, result=result, keep=keep
         )  # fmt: skip
     _end(tx, job, OccurrenceState.COMPLETED)
+
+
+def succeed_all(
+    tx: Transaction, done: Sequence[tuple[Job, str | None, str | None]], *, keep_key: timedelta
+) -> Collection[str]:
+    """The work of many jobs is done, each with its result and message; return the ids of those that lost their lease.
+
+    These are jobs that share a message, so none has an occurrence, a slot or anything that follows it.
+    """
+    attempts = [(job.id, job.attempt) for job, _, _ in done]
+    held = jobs.remove_all_running(tx, attempts)
+    mine = [(job, result, message) for job, result, message in done if job.id in held]
+    recorded = executions.record_all(tx, [(job, message) for job, _, message in mine], Outcome.SUCCEEDED)
+    for job, result, _ in mine:
+        if job.dedupe_key is not None:
+            keep = job.keep_key if job.keep_key is not None else keep_key
+            keys.keep(
+                tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=recorded[job.id], result=result, keep=keep
+            )  # fmt: skip
+    lost = [job for job, _, _ in done if job.id not in held]
+    ours = executions.succeeded_by(tx, [(job.id, job.attempt, job.claimed_by) for job in lost])
+    return {job.id for job in lost if job.id not in ours}
+
+
+def _finish(tx: Transaction, job: Job, ended: Ended | None) -> None:
+    """End a running attempt, or find that it is no longer ours."""
+    done = jobs.remove_running(tx, job.id, job.attempt) if ended is None else following.mark(tx, job, ended)
+    if not done:
+        raise LeaseLost(job.id, job.attempt)
+
+
+def replaced(tx: Transaction, job: Job, ended: Ended, *, message: str) -> None:
+    """The body put another call in its place: that one has the job's id, and passes the gate when it comes."""
+    _finish(tx, job, ended)
+    executions.record(tx, job, Outcome.REPLACED, message=message)
+    _end(tx, job, OccurrenceState.COMPLETED, reason=message)
 
 
 def hand_over(tx: Transaction, job: Job, *, message: str) -> bool:
@@ -48,10 +88,12 @@ def _end(tx: Transaction, job: Job, state: OccurrenceState, *, reason: str | Non
     lanes.free(tx, job)
 
 
-def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> TryAgain | Bury | None:
+def fail(
+    tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury, *, ended: Ended | None = None
+) -> TryAgain | Bury | None:
     """The attempt failed: the job gets its next try or becomes a dead letter; None if it was cancelled instead."""
     if isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
-        bury(tx, job, failure, then)
+        bury(tx, job, failure, then, ended=ended)
         return then
     if isinstance(then, TryAgain) and jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
         executions.record(tx, job, failure.outcome, failure=failure)
@@ -65,11 +107,22 @@ def fail(tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury) -> 
 
 
 def bury(
-    tx: Transaction, job: Job, failure: Failure, then: Bury, *, state: OccurrenceState = OccurrenceState.FAILED
+    tx: Transaction,
+    job: Job,
+    failure: Failure,
+    then: Bury,
+    *,
+    state: OccurrenceState = OccurrenceState.FAILED,
+    ended: Ended | None = None,
 ) -> None:
-    """The tries, or the time, are used up: the row moves to the dead letters."""
+    """The tries, or the time, are used up: the job moves to the dead letters.
+
+    With `ended` its row stays until what follows a failure is handed on, by the worker that has it.
+    """
     running = job.state is JobState.RUNNING
-    if not (jobs.remove_running if running else jobs.remove_waiting)(tx, job.id, job.attempt):
+    if running:
+        _finish(tx, job, ended)
+    elif not jobs.remove_waiting(tx, job.id, job.attempt):
         raise LeaseLost(job.id, job.attempt)
     if running:  # else its last attempt is recorded already
         executions.record(tx, job, failure.outcome, failure=failure)
@@ -78,6 +131,28 @@ def bury(
     _end(tx, job, state, reason=then.reason)
     if job.occurrence:
         pausing.pause_if_failing(tx, job.occurrence)
+
+
+def abandon(
+    tx: Transaction, job: Job, failure: Failure, then: Bury, *, state: OccurrenceState = OccurrenceState.FAILED
+) -> None:
+    """Bury a job whose worker is gone: some worker is to tell whoever waits for it that it has failed."""
+    bury(tx, job, failure, then, state=state)
+    if job.args is not None:
+        following.put(tx, job, {"error": cut(failure.error, MAX_ERROR)})
+        tx.wake()
+
+
+def hand_back(tx: Transaction, job: Job, why: Failure) -> bool:
+    """A worker that stops gives back a running attempt: it waits again and no try is used. False: cancelled, or gone."""
+    if not jobs.hand_back(tx, job.id, job.attempt):
+        if not jobs.is_cancelled(tx, job.id, job.attempt):
+            return False
+        stop(tx, job, message=f"cancelled while it ran; {why.error}")
+        return True
+    executions.record(tx, job, why.outcome, failure=why)
+    tx.wake()
+    return True
 
 
 WAKE_WITHIN = timedelta(seconds=1)

@@ -85,6 +85,8 @@ def _job_columns() -> list[Column[object]]:
         Column("progress", LongText),
         Column("last_error", LongText),
         Column("actor", String(255)),
+        Column("ended", Json),
+        Column("carrier", String(36)),
     ]
 
 
@@ -337,6 +339,7 @@ IS_RUNNING = is_state(JobState.RUNNING)
 NEEDS_NO_SLOT = job.c.slot.is_(None)
 MAY_TAKE_SLOT = job.c.slot == literal_column("'open'")
 WAITS_FOR_SLOT = job.c.slot == literal_column("'held'")
+IS_OWED = job.c.ended.is_(None)  # its body has not ended; what follows an end is not the work itself
 IS_LEASED = job.c.state != literal_column("'pending'")
 # Owed: decided to run and not ended. What is only planned ahead has not been decided.
 IS_ACTIVE = and_(

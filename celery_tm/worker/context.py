@@ -16,6 +16,7 @@ from ..domain.job import Job
 from ..errors import TmError
 from ..installation import Installation
 from ..store import jobs, logs
+from ..store.body import BodyTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,12 @@ class JobContext:
         self.failure_message: str | None = None
         self.progress: str | None = None
         self.stopped = False  # the body has seen that it should stop
+        self.body: BodyTransaction | None = None  # of a transactional task: the transaction of its own writes
+        self.asks_again: BaseException | bool = False  # the body is calling self.retry(), because of this
+        self.expected = False  # let in together with others, and about to be traced
+        self.collector: Any = None  # gathers the successes of jobs that came in one message
+        self.following = False  # its end is written, and its row waits until what follows is handed on
+        self.followed = False  # what follows is handed on
         self._stop = threading.Event()
         self._lost = threading.Event()
         self._unwritten: str | None = None
@@ -90,6 +97,18 @@ class JobContext:
         return self.job.claimed_at
 
     @property
+    def session(self) -> Any:
+        """Return the SQLAlchemy session whose writes commit with the job's completion; needs `transactional=True`."""
+        if self.body is None:
+            raise TmError(f"{self.job.task} has no job.session; give its task transactional=True")
+        return self.body.session
+
+    def roll_back(self) -> None:
+        """Undo the body's writes: this attempt has not succeeded."""
+        if self.body is not None:
+            self.body.roll_back()
+
+    @property
     def cancelled(self) -> bool:
         """Say whether the body should stop: it was cancelled, or its lease is lost.
 
@@ -138,7 +157,10 @@ class JobContext:
         if self.installation is None:
             return
         try:
-            self.installation.database.run(work)
+            if self.body is not None and self.body.bars_others:
+                work(self.body.tx)  # nobody else could write now, not even we
+            else:
+                self.installation.database.run(work)
         except Exception as error:  # telling is best effort; finishing is not
             logger.warning("a report of job %s was not written: %s", self.id, error)
 
@@ -167,6 +189,18 @@ def peek() -> JobContext | None:
 def enter(context: JobContext) -> None:
     """Make `context` the current one."""
     _current.set(context)
+
+
+def expect(context: JobContext) -> None:
+    """Make `context` the current one, for a delivery that was let in already."""
+    context.expected = True
+    _current.set(context)
+
+
+def is_expected(id: str | None) -> bool:
+    """Say whether the delivery of `id` was let in already."""
+    context = _current.get()
+    return context is not None and context.expected and not context.entered and context.id == id
 
 
 def leave() -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery.exceptions import Ignore
 
-from .. import events
+from .. import answers, events
 from ..clock import parse_duration
 from ..domain.codec import decode
-from ..domain.dedupe import fitting, key_by_rule
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated
+from ..errors import DatabaseUnavailable, SchemaMissing, SchemaOutdated
 from ..installation import Installation
+from ..producer.capturing import by_rule
+from ..producer.message import options_of, queue_of
 from ..publisher import HEADER
 from ..store.keys import DoneKey
 from . import gate
@@ -32,7 +33,7 @@ PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0
 HOLD = 1.0  # seconds between two tries to give back what nobody takes
-OWN = frozenset({"task_id", "retries", "expires"})  # of a message, and kept as columns or set anew
+REPLACES = "tm_replaces"  # the attempt of the same id that a call was put in the place of
 
 
 def admit(task: Any, installation: Installation, *, worker: str) -> Job:
@@ -65,7 +66,39 @@ def _settle(
     events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
     if decision.done is not None and decision.done.job != task.request.id:
         _answer(task, decision.done)
+    if decision.revoked:
+        answers.revoked(task, task.request)
     raise Ignore
+
+
+def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence[Job]:
+    """Return the jobs of a message that carries many which may run; raise Ignore if there is none."""
+    attempts = read_chunk(getattr(task.request, HEADER, None))
+    carrier = str(task.request.id)
+    decided: list[tuple[Sequence[Job], Sequence[tuple[str, Decision]]]] = []
+
+    def decide() -> Decision:
+        decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker)]
+        return Decision(verdict=Verdict.RUN)
+
+    _decide(installation, decide, None)
+    admitted, refused = decided[0]
+    present = dict(attempts)
+    for id, decision in refused:
+        refusal = events.DeliveryRefused(job=id, task=task.name, attempt=present[id], reason=decision.reason)
+        events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+    if not admitted:
+        raise Ignore
+    return admitted
+
+
+def read_chunk(header: Any) -> list[tuple[str, int]]:
+    """Return the attempts that a message carries; none where it carries no chunk, or one that contradicts itself."""
+    listed = header.get("chunk") if isinstance(header, Mapping) else None
+    if not isinstance(listed, (list, tuple)):
+        return []
+    attempts = [(pair[0], pair[1]) for pair in listed if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    return [(id, attempt) for id, attempt in attempts if isinstance(id, str) and type(attempt) is int]
 
 
 def _decide(installation: Installation, decide: Callable[[], Decision], give_back: Callable[[], bool] | None) -> Decision:
@@ -118,33 +151,24 @@ def _call(task: Any) -> Call:
     """Return a direct call with all that is needed to send it again."""
     request = task.request
     info = request.delivery_info or {}
-    lane = _key(task, "concurrency_key")
-    options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
-    if info.get("exchange"):
-        options |= {"exchange": info["exchange"], "routing_key": info.get("routing_key")}
+    lane = by_rule(task, "concurrency_key", request.args, request.kwargs)
+    replaces = getattr(request, REPLACES, None)
     return Call(
         id=request.id,
         task=task.name,
         args=request.args or (),
         kwargs=request.kwargs or {},
-        key=_key(task, "key"),
+        attempt=replaces + 1 if type(replaces) is int else 1,
+        key=by_rule(task, "key", request.args, request.kwargs),
         keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
         max_retries=task.max_retries,
         retry=task.retry_policy,
-        options=options,
-        queue=None if info.get("exchange") else info.get("routing_key"),
+        options=options_of(request, info),
+        queue=queue_of(info),
         priority=info.get("priority") if isinstance(info.get("priority"), int) else None,
         concurrency_key=lane,
         concurrency=(task.concurrency or 1) if lane else None,
     )
-
-
-def _key(task: Any, rule: str) -> str | None:
-    try:
-        key = key_by_rule(getattr(task, rule), task.request.args or (), task.request.kwargs or {})
-    except InvalidValue:
-        return None  # the body will fail on these arguments, and say so
-    return None if key is None else fitting(str(key))
 
 
 def _bounce(task: Any) -> bool:

@@ -20,7 +20,7 @@ from ..domain.job import MAX_ID, Job, JobState, Slot, Source
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue
 from ..installation import Installation
-from ..store import executions, jobs, keys, occurrences, settlement
+from ..store import executions, following, jobs, keys, occurrences, settlement
 from ..store.database import Transaction
 from ..store.keys import DoneKey
 
@@ -42,6 +42,7 @@ class Decision:
     job: Job | None = None
     reason: str = ""
     done: DoneKey | None = None
+    revoked: bool = False  # somebody took it back before it came
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,7 @@ class Call:
     max_retries: int | None
     retry: Any
     options: Mapping[str, Any]
+    attempt: int = 1  # later ones are calls that were put in the place of an earlier attempt
     queue: str | None = None
     priority: int | None = None
     concurrency_key: str | None = None
@@ -71,9 +73,23 @@ def admit_job(installation: Installation, id: str, attempt: int, *, worker: str)
         job = jobs.admit(tx, id, attempt, worker=worker, lease=lease)
         if job is None:
             return _refusal(tx, id, attempt)
-        if job.occurrence:
+        if job.occurrence and job.ended is None:
             occurrences.start(tx, job.occurrence, deadline=tx.later(job.execution_timeout or stuck_after))
         return Decision(verdict=Verdict.RUN, job=job)
+
+    return installation.database.run(work)
+
+
+def admit_all(
+    installation: Installation, attempts: Sequence[tuple[str, int]], *, carrier: str, worker: str
+) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
+    """Let in a delivery that carries many attempts; return those that may run, and why the others may not."""
+    lease = installation.settings.tm_lease
+
+    def work(tx: Transaction) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
+        admitted = jobs.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier)
+        ids = {job.id for job in admitted}
+        return admitted, [(id, _refusal(tx, id, attempt)) for id, attempt in attempts if id not in ids]
 
     return installation.database.run(work)
 
@@ -107,6 +123,8 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
             return refusal
         if job.concurrency_key is not None:
             return _ran_before(tx, call) or _take_a_number(tx, job)
+        if call.attempt > 1:
+            following.forget(tx, call.id)  # here is what follows it
         written = jobs.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
         refusal = _ran_before(tx, call)
@@ -131,7 +149,10 @@ def _ran_before(tx: Transaction, call: Call) -> Decision | None:
     """Refuse a direct call that has been settled already."""
     if call.key and (done := keys.find_kept(tx, call.task, call.key)):
         return _skip("its key has succeeded already", done)
-    return _skip("an attempt of it is recorded already") if executions.is_recorded(tx, call.id) else None
+    if not executions.is_recorded(tx, call.id, since=call.attempt):
+        return None
+    last = executions.of_job(tx, call.id)[0].outcome
+    return _skip("an attempt of it is recorded already", revoked=last is Outcome.CANCELLED)
 
 
 def _job_of(call: Call) -> Job:
@@ -150,6 +171,8 @@ def _job_of(call: Call) -> Job:
         retry=None if call.retry is None else write_policy(read_policy(call.retry)),
         dedupe_key=call.key,
         keep_key=call.keep_key,
+        attempt=call.attempt,
+        tries_from=call.attempt,
         source=Source.DIRECT,
         options=call.options,
         queue=call.queue,
@@ -168,5 +191,5 @@ def _text(value: Any, field: str) -> str | None:
         return None
 
 
-def _skip(reason: str, done: DoneKey | None = None) -> Decision:
-    return Decision(verdict=Verdict.SKIP, reason=reason, done=done)
+def _skip(reason: str, done: DoneKey | None = None, *, revoked: bool = False) -> Decision:
+    return Decision(verdict=Verdict.SKIP, reason=reason, done=done, revoked=revoked)

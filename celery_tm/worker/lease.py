@@ -58,18 +58,27 @@ class LeaseKeeper:
         """Renew every lease once. A database that is away is tried again next time; the lease may end meanwhile."""
         with self._lock:
             running = dict(self._running)
+        if any(context.body is not None and context.body.bars_others for context in running.values()):
+            return  # nobody can write before that body ends, so nobody can take a lease away either
         lease = self.installation.settings.tm_lease
         try:
             held = self.installation.database.run(lambda tx: jobs.renew(tx, list(running), lease=lease))
         except Exception as error:  # this thread must outlive whatever a database can raise
             logger.warning("cannot renew %d leases: %s", len(running), error)
             return
+        for collector in {context.collector for context in running.values() if context.collector is not None}:
+            collector.write()  # a body takes its time: what ended before it need not wait
         for name, context in running.items():
             if name not in held:
                 self._lost(context)
             elif held[name]:
                 context.ask_to_stop()
             context.flush()
+
+    def held(self) -> list[JobContext]:
+        """Return the attempts whose leases are kept here."""
+        with self._lock:
+            return list(self._running.values())
 
     def _lost(self, context: JobContext) -> None:
         with self._lock:

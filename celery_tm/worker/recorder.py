@@ -6,9 +6,11 @@ the job, and this attempt's outcome no longer counts.
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 from .. import events
@@ -19,23 +21,69 @@ from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..errors import DatabaseUnavailable, InvalidValue, LeaseLost
 from ..installation import Installation
-from ..store import executions, jobs, settlement
+from ..store import executions, following, jobs, settlement
+from ..store.body import BodyTransaction
 from ..store.database import Transaction
+from ..store.settlement import Ended
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+NO_WAIT = timedelta(0)
 
 
-def record_success(installation: Installation, job: Job, result: object, *, message: str | None = None) -> None:
-    """The body returned: the work is done."""
+def record_success(
+    installation: Installation,
+    job: Job,
+    result: object,
+    *,
+    message: str | None = None,
+    ended: Ended | None = None,
+    body: BodyTransaction | None = None,
+) -> None:
+    """The body returned: the work is done. With `body`, its own writes and this are one transaction."""
     kept = _result_text(result) if job.dedupe_key is not None else None
     keep_key = installation.settings.tm_keep_keys
+
+    def work(tx: Transaction) -> None:
+        settlement.succeed(tx, job, result=kept, message=message, keep_key=keep_key, ended=ended)
+
+    _finish(installation, job, work, outcome=Outcome.SUCCEEDED, body=body)
+    tell_success(installation, job)
+
+
+def record_all(installation: Installation, done: Sequence[tuple[Job, object, str | None]]) -> Collection[str]:
+    """Many bodies returned: write that in one transaction; return the ids of those that had lost their lease.
+
+    Run again after a commit whose answer was lost, it finds its own records.
+    """
+    keep_key = installation.settings.tm_keep_keys
+    results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
+    lost = _patiently(
+        installation,
+        lambda: installation.database.run(lambda tx: settlement.succeed_all(tx, results, keep_key=keep_key)),
+    )
+    for job, _, _ in done:
+        if job.id not in lost:
+            tell_success(installation, job)
+    return lost
+
+
+def record_replaced(
+    installation: Installation, job: Job, ended: Ended, *, message: str, body: BodyTransaction | None
+) -> None:
+    """The body put another call in its place."""
     _finish(
         installation,
         job,
-        lambda tx: settlement.succeed(tx, job, result=kept, message=message, keep_key=keep_key),
-        outcome=Outcome.SUCCEEDED,
+        lambda tx: settlement.replaced(tx, job, ended, message=message),
+        outcome=Outcome.REPLACED,
+        body=body,
     )
+
+
+def tell_success(installation: Installation, job: Job) -> None:
+    """Emit the event of a success."""
     events.emit(
         installation.app,
         events.ExecutionCompleted(
@@ -50,17 +98,23 @@ def record_success(installation: Installation, job: Job, result: object, *, mess
 
 
 def record_failure(
-    installation: Installation, job: Job, failure: Failure, *, then: TryAgain | Bury | None = None
+    installation: Installation,
+    job: Job,
+    failure: Failure,
+    *,
+    then: TryAgain | Bury | None = None,
+    ended: Ended | None = None,
 ) -> TryAgain | Bury | None:
     """The attempt failed: decide what follows, by the job's policy unless the caller knows, and write both.
 
     None means that nothing follows, because the job was cancelled while it ran.
     """
-    wanted = then or after_failure(job, default=installation.default_policy)
+    vanished = failure.outcome is Outcome.ORPHANED
+    wanted = then or after_failure(job, default=installation.default_policy, vanished=vanished)
     decided: list[TryAgain | Bury | None] = [wanted]
 
     def work(tx: Transaction) -> None:
-        decided[:] = [settlement.fail(tx, job, failure, wanted)]
+        decided[:] = [settlement.fail(tx, job, failure, wanted, ended=ended)]
 
     _finish(installation, job, work, outcome=failure.outcome)
     if decided[0] is not None:
@@ -78,11 +132,50 @@ def record_vanished(
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
-        if job is None or (job.attempt, job.state, job.claimed_by) != (attempt, JobState.RUNNING, worker):
+        found = None if job is None else (job.attempt, job.state, job.claimed_by, job.ended)
+        if job is None or found != (attempt, JobState.RUNNING, worker, None):
             return None
         return record_failure(installation, job, failure)
     except (DatabaseUnavailable, LeaseLost):
         return None
+
+
+def record_handed_back(
+    installation: Installation, attempts: Sequence[tuple[str, int]], why: str, *, worker: str
+) -> Sequence[str]:
+    """A worker stops in the middle of attempts: let them wait again at once, no try used; return which were given back."""
+    failure = Failure.interrupted(why)
+
+    def work(tx: Transaction) -> list[str]:
+        held = [job for id, attempt in attempts if (job := jobs.find(tx, id)) and job.attempt == attempt]
+        mine = [job for job in held if (job.state, job.claimed_by) == (JobState.RUNNING, worker)]
+        given = [job.id for job in mine if job.ended is None and settlement.hand_back(tx, job, failure)]
+        return given + [job.id for job in mine if job.ended is not None and following.carry_on(tx, job)]
+
+    try:
+        return installation.database.run(work)
+    except DatabaseUnavailable:
+        return []  # their leases end
+
+
+def record_revoked(
+    installation: Installation, id: str, attempt: int, *, outcome: Outcome, reason: str, worker: str | None
+) -> None:
+    """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows."""
+
+    def work(tx: Transaction) -> None:
+        job = jobs.find(tx, id)
+        if job is None or job.attempt != attempt or job.ended is not None:
+            return
+        if job.state is not JobState.RUNNING:
+            settlement.drop(tx, job, outcome, reason=reason)
+        elif job.claimed_by == worker:
+            settlement.stop(tx, job, message=reason)
+
+    try:
+        installation.database.run(work)
+    except (DatabaseUnavailable, LeaseLost) as error:
+        logger.warning("job %s was revoked, but that is not written: %s", id, error)
 
 
 def record_cancelled(installation: Installation, job: Job, *, message: str | None = None) -> None:
@@ -96,14 +189,25 @@ def failure_of(error: BaseException, *, outcome: Outcome = Outcome.FAILED) -> Fa
     return Failure(error=f"{type(error).__name__}: {error}", traceback=lines, outcome=outcome)
 
 
-def _finish(installation: Installation, job: Job, work: Callable[[Transaction], T], *, outcome: Outcome) -> T | None:
+def _finish(
+    installation: Installation,
+    job: Job,
+    work: Callable[[Transaction], T],
+    *,
+    outcome: Outcome,
+    body: BodyTransaction | None = None,
+) -> T | None:
     """Run the finishing transaction, waiting out an outage up to the lease.
 
-    A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours.
+    A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
+    of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
     """
-    deadline = time.monotonic() + installation.settings.tm_lease.total_seconds()
-    wait, unsure = FIRST_WAIT, False
-    while True:
+    if body is not None and body.is_open:
+        return _finish_body(installation, job, body, work, outcome)
+    unsure = False
+
+    def once() -> T | None:
+        nonlocal unsure
         try:
             return installation.database.run(work)
         except LeaseLost:
@@ -112,6 +216,30 @@ def _finish(installation: Installation, job: Job, work: Callable[[Transaction], 
             raise
         except DatabaseUnavailable:
             unsure = True
+            raise
+
+    return _patiently(installation, once)
+
+
+def _finish_body(
+    installation: Installation, job: Job, body: BodyTransaction, work: Callable[[Transaction], T], outcome: Outcome
+) -> T | None:
+    try:
+        return body.commit_with(work)
+    except DatabaseUnavailable:
+        if _patiently(installation, lambda: _was_ours(installation, job, outcome)):
+            return None
+        raise
+
+
+def _patiently(installation: Installation, ask: Callable[[], T]) -> T:
+    """Ask again and again while the database is away, as long as the lease would last."""
+    deadline = time.monotonic() + installation.settings.tm_lease.total_seconds()
+    wait = FIRST_WAIT
+    while True:
+        try:
+            return ask()
+        except DatabaseUnavailable:
             if time.monotonic() + wait > deadline:
                 raise
             time.sleep(wait)

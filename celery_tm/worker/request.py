@@ -1,4 +1,4 @@
-"""What the worker's main process sees of a task: pool processes that are killed or vanish.
+"""What the worker's main process sees of a task: pool processes that are killed or vanish, revokes, and its own end.
 
 Celery tells only the request about these, not the task. They are recorded at once, instead of waiting for the lease.
 """
@@ -16,6 +16,9 @@ from ..domain.retry import Bury, TryAgain
 from ..installation import Installation
 from ..publisher import HEADER
 from . import recorder
+from .delivery import REPLACES, read_chunk
+
+STOPS = "its worker was shut down"
 
 
 class Request(CeleryRequest):
@@ -36,18 +39,62 @@ class Request(CeleryRequest):
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Record a process that vanished; everything else is recorded where the body ran."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # the pool may have wrapped it
-        if isinstance(error, WorkerLostError):
+        if isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt)) and not self._is_announced:
+            if _is_stopping():  # whoever stops a service may signal all its processes at once
+                self._hand_back()
+                self._will_retry(WorkerLostError(STOPS))
+                return None
             then = self._record(Failure.orphaned(f"WorkerLostError: {error}"))
             if isinstance(then, TryAgain):
-                self._will_retry(error)
+                self._will_retry(error if isinstance(error, Exception) else WorkerLostError(repr(error)))
                 return None
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
-    def _record(self, failure: Failure) -> TryAgain | Bury | None:
+    @property
+    def _is_announced(self) -> bool:
+        return bool(getattr(self, "_already_cancelled", False) or getattr(self, "_already_revoked", False))
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        """A cold shutdown, or a lost connection, has ended this attempt: hand it back at once."""
+        super()._announce_cancelled(*args, **kwargs)
+        self._hand_back()
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        """This delivery is discarded, or was terminated: its job is not to run again."""
+        super()._announce_revoked(reason, terminated, signum, expired)
+        outcome = Outcome.EXPIRED if expired else Outcome.CANCELLED
+        said = f"{reason} by its worker" if terminated else reason
+        for id, attempt in self._attempts:
+            recorder.record_revoked(
+                Installation.of(self.app), id, attempt, outcome=outcome, reason=said, worker=self._worker
+            )
+
+    @property
+    def _attempts(self) -> list[tuple[str, int]]:
+        """Return the attempts that this message carries."""
         header = self._request_dict.get(HEADER)
-        attempt = header.get("attempt", 1) if isinstance(header, dict) else 1
-        worker = f"{self.hostname}:{self.worker_pid}"
-        return recorder.record_vanished(Installation.of(self.app), self.id, attempt, failure, worker=worker)
+        shared = read_chunk(header)
+        if shared:
+            return shared
+        replaces = self._request_dict.get(REPLACES)
+        first = replaces + 1 if type(replaces) is int else 1
+        return [(self.id, header.get("attempt", 1) if isinstance(header, dict) else first)]
+
+    @property
+    def _worker(self) -> str:
+        return f"{self.hostname}:{self.worker_pid}"
+
+    def _record(self, failure: Failure) -> TryAgain | Bury | None:
+        """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""
+        attempts = self._attempts
+        if len(attempts) > 1 or read_chunk(self._request_dict.get(HEADER)):
+            self._hand_back(failure.error)
+            return TryAgain(recorder.NO_WAIT)
+        [(id, attempt)] = attempts
+        return recorder.record_vanished(Installation.of(self.app), id, attempt, failure, worker=self._worker)
+
+    def _hand_back(self, why: str = STOPS) -> None:
+        recorder.record_handed_back(Installation.of(self.app), self._attempts, why, worker=self._worker)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""
@@ -55,3 +102,8 @@ class Request(CeleryRequest):
         self.task.backend.mark_as_retry(self.id, error, request=self._context)
         self.send_event("task-retried", exception=repr(error), traceback=None)
         self.acknowledge()
+
+
+def _is_stopping() -> bool:
+    # Either is None, or the exit code, which may be 0.
+    return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))

@@ -1,43 +1,38 @@
 """The base class that makes a Celery task durable: gate, body, record.
 
-`before_start` asks the gate; `run`, wrapped when the task is made, calls the body and writes how it ended before Celery
-stores a result. So what Celery reports as done is done. Called directly, with `apply()` or `task_always_eager`, a task
-runs as plain Celery would run it, and needs no database.
+`before_start` asks the gate; `run`, wrapped when the task is made (`worker.running`), calls the body and writes how it ended
+before Celery stores a result. So what Celery reports as done is done. `apply_async` and `retry` keep what would have waited
+in a worker's memory in a row (`worker.calling`). Called directly, with `apply()` or `task_always_eager`, a task runs as
+plain Celery would run it, and needs no database.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar
 
 import celery
 from celery.app.autoretry import add_autoretry_behaviour
-from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Reject, Retry
 
-from .. import clock, events
 from ..clock import parse_duration
-from ..domain.codec import encode
-from ..domain.execution import Failure, Outcome
-from ..domain.job import Job, Source, checked_concurrency, checked_timeout
-from ..domain.retry import Bury, TryAgain, read_policy
-from ..errors import DatabaseUnavailable, LeaseLost, TmError
+from ..domain.job import checked_concurrency, checked_timeout
+from ..domain.loads import MAX_CHUNK
+from ..domain.retry import read_policy
+from ..errors import InvalidValue, shown
 from ..installation import Installation
-from ..publisher import HARD_LIMIT_GRACE
-from . import builtin, delivery, recorder, unknown  # noqa: F401  (unknown listens for tasks nobody has)
+from ..publisher import HARD_LIMIT_GRACE, HEADER
+from . import builtin, calling, chunk, delivery, following, running, unknown  # noqa: F401  (unknown only listens)
 from . import context as contexts
 from .context import JobContext
-from .lease import keeper_of
+from .control import make_revokes_durable
 
-logger = logging.getLogger(__name__)
-NOT_YET = ("transactional", "chunk")  # options of a task that are no typo, but do nothing yet
-
-
-class ReportedFailure(TmError):
-    """The body called `report_failure` and returned."""
+UNLIMITED = 2**31
+BUILT_INTO_CELERY = "celery."  # chord_unlock, map and the like: Celery's own machinery keeps its own ways
 
 
 class Task(celery.Task):
@@ -45,6 +40,7 @@ class Task(celery.Task):
 
     abstract = True
     Request = "celery_tm.worker.request:Request"
+    Strategy = "celery_tm.worker.strategy:default"
     tm_gated = True
 
     #: What makes two calls the same work: text like "order:{0}", or a callable that gets the arguments.
@@ -56,18 +52,31 @@ class Task(celery.Task):
     concurrency: ClassVar[int | None] = None
     #: How long one attempt may take.
     timeout: ClassVar[timedelta | float | str | None] = None
-    #: The backoff, from the option `retry=`; unset: proportional to the original delay.
+    #: The backoff, from the option `retry=`; unset: `tm_retry`.
     retry_policy: ClassVar[Any] = None
+    #: Whether what the body writes through `job.session` commits together with its completion.
+    transactional: ClassVar[bool] = False
+    #: The SQLAlchemy sessionmaker of `job.session`; unset: a plain Session.
+    session: ClassVar[Callable[..., Any] | None] = None
+    #: How many due jobs may share a message.
+    chunk: ClassVar[int | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in NOT_YET:
-            if cls.__dict__.get(name):
-                logger.warning("%s= of %s is reserved: it changes nothing in this release", name, cls.__name__)
         policy = cls.__dict__.get("retry")
         if policy is not None and not callable(policy):  # the option; `self.retry()` stays the method
             del cls.retry
             cls.retry_policy = policy
+        for name in ("key", "concurrency_key", "session"):
+            if isinstance(cls.__dict__.get(name), FunctionType):  # a rule, not a method
+                setattr(cls, name, staticmethod(cls.__dict__[name]))
+        if str(cls.__dict__.get("name") or "").startswith(BUILT_INTO_CELERY):
+            cls.tm_gated = False
+            cls.Request, cls.Strategy = celery.Task.Request, celery.Task.Strategy
+        cls._check_options()
+
+    @classmethod
+    def _check_options(cls) -> None:
         if cls.retry_policy is not None:
             read_policy(cls.retry_policy)
         checked_concurrency("…" if cls.concurrency_key is not None else None, cls.concurrency)
@@ -77,38 +86,72 @@ class Task(celery.Task):
             limit = checked_timeout(cls.timeout)
             cls.soft_time_limit = cls.soft_time_limit or limit.total_seconds()
             cls.time_limit = cls.time_limit or (limit + HARD_LIMIT_GRACE).total_seconds()
+        if not isinstance(cls.transactional, bool):
+            raise InvalidValue("transactional", f"{shown(cls.transactional)} is not True or False", "give a bool")
+        if cls.session is not None and not cls.transactional:
+            raise InvalidValue("session", "nothing commits it", "give transactional=True too")
+        size = cls.chunk
+        if size is not None and (type(size) is not int or not 1 <= size <= MAX_CHUNK):
+            raise InvalidValue("chunk", f"{shown(size)} is not a number of jobs", f"give 1 to {MAX_CHUNK:,}")
+        if (size or 1) > 1 and cls.transactional:
+            raise InvalidValue("chunk", "a transactional body commits alone", "drop chunk= or transactional=")
 
     def __new__(cls, *_: Any, **__: Any) -> Task:
         task: Task = super().__new__(cls)
-        # Celery would wrap autoretry around the record of failure; it belongs inside, next to the body.
-        add_autoretry_behaviour(task)
-        task.run = _recorded(task, task.run)
+        if cls.tm_gated:
+            # Celery would wrap autoretry around the record of failure; it belongs inside, next to the body.
+            add_autoretry_behaviour(task)
+            task.run = running.recorded(task, task.run)
         return task
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Give the app the task that comes with this package."""
+        """Give the app the task that comes with this package, and revokes that last."""
         super().on_bound(app)
         builtin.register(app, Task)
+        make_revokes_durable(app)
 
     @property
     def job(self) -> JobContext:
         """Return the job this call carries out; called without a worker, a detached one that only listens."""
-        return contexts.peek() or _detached(self)
+        return contexts.peek() or running.detached(self)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Pass the gate, or raise Ignore."""
-        if not (self.request.called_directly or self.request.is_eager):
-            self._pass_gate()
+        if self.tm_gated and not (self.request.called_directly or self.request.is_eager):
+            self.pass_gate()
         super().before_start(task_id, args, kwargs)
 
-    def _pass_gate(self) -> JobContext:
+    def pass_gate(self) -> None:
+        """Let the present delivery in, or raise Ignore."""
+        if contexts.is_expected(self.request.id):
+            return  # one of many that came in one message, and were let in together
         contexts.leave()
         installation = Installation.of(self.app)
         worker = f"{self.request.hostname or 'local'}:{os.getpid()}"
+        if delivery.read_chunk(getattr(self.request, HEADER, None)):
+            chunk.enter(delivery.admit_all(self, installation, worker=worker))
+            return
         context = JobContext(delivery.admit(self, installation, worker=worker), installation)
+        following.name_links(self.request, context.id)
         contexts.enter(context)
-        return context
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Call the task; what is to run far ahead, or with a transaction, waits in the job table."""
+        send = partial(super().apply_async, args, kwargs, link=link, link_error=link_error, shadow=shadow)
+        if not self.tm_gated or self.app.conf.task_always_eager:
+            return send(task_id=task_id, producer=producer, **options)
+        return calling.call(self, send, args=args, kwargs=kwargs, id=task_id, producer=producer, options=options)
 
     def retry(
         self,
@@ -125,176 +168,23 @@ class Task(celery.Task):
         context = contexts.peek()
         if context is None or context.installation is None or self.request.called_directly or self.request.is_eager:
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
-        limit = context.job.max_retries if max_retries is None else max_retries
-        if limit is not None and context.job.retries >= limit:
-            context.gives_up = True
-            raise exc or MaxRetriesExceededError(f"Can't retry {self.name}[{context.id}] args:{args} kwargs:{kwargs}")
-        delay = _delay(eta, self.default_retry_delay if countdown is None else countdown)
-        then = TryAgain(
-            delay,
-            args=None if args is None else encode(list(args), field="args"),
-            kwargs=None if kwargs is None else encode(dict(kwargs), field="kwargs"),
-        )
-        failure = recorder.failure_of(exc) if exc else Failure(error="the body asked for a retry")
-        context.finishing = True
-        recorder.record_failure(context.installation, context.job, failure, then=then)
-        context.settled = True
-        signal = Retry(exc=exc, when=delay.total_seconds())
-        if throw:
-            raise signal
-        return signal
-
-
-def _delay(eta: datetime | None, countdown: float) -> timedelta:
-    if eta is not None:
-        aware = eta if eta.tzinfo else eta.astimezone()
-        return max(aware - clock.now(), timedelta(0))
-    return timedelta(seconds=max(countdown, 0))
-
-
-def _recorded(task: Task, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the body such that its end is written before Celery hears of it."""
-
-    @wraps(body)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        context = _admitted(task)
-        if context is None:
-            return _run_detached(task, body, args, kwargs)
-        context.entered = True
-        keeper = keeper_of(context.installation) if context.installation else None
-        if keeper and clock.moved_time() is None:
-            keeper.hold(context)
+        own = context.job.max_retries
+        limit = max_retries if max_retries is not None else UNLIMITED if own is None else own
+        context.asks_again = exc or True
         try:
-            return _run(context, body, args, kwargs)
-        except LeaseLost:
-            context.lose_lease()
-            _tell_lost(context)
-            raise Ignore from None
-        except DatabaseUnavailable as error:
-            # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
-            events.emit(task.app, events.OutageBegan(what="database", error=str(error)))
-            raise Ignore from None
+            return super().retry(args, kwargs, exc, throw, eta, countdown, limit, **options)
+        except (Retry, Reject):
+            raise
+        except BaseException:
+            context.gives_up = True
+            raise
         finally:
-            if keeper:
-                keeper.let_go(context)
-            contexts.leave()
+            context.asks_again = False
+            self.__dict__.pop("override_max_retries", None)  # the limit was this job's, not the task's
 
-    return run
-
-
-def _admitted(task: Task) -> JobContext | None:
-    """Return the context of the delivery that this call is the body of, if it is one."""
-    context = contexts.peek()
-    if context is not None and not context.entered and context.job.task == task.name:
-        return context
-    request = task.request
-    if request.called_directly or request.is_eager or not request.id or (context is not None and context.entered):
-        return None
-    return task._pass_gate()  # somebody's before_start forgot to call super()
-
-
-def _run(context: JobContext, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    installation, job = context.installation, context.job
-    assert installation is not None
-    try:
-        result = body(*args, **kwargs)
-        if context.failure_message is not None and not context.settled:
-            raise ReportedFailure(context.failure_message)
-    except Ignore:
-        if not context.settled:
-            _end(
-                context,
-                lambda: recorder.record_success(installation, job, None, message="the body asked to be ignored"),
-            )
-        raise
-    except Retry as signal:
-        if not context.settled:  # raised by hand, not by self.retry()
-            _fail(context, signal.exc or signal, TryAgain(_when(signal.when)))
-        raise
-    except SoftTimeLimitExceeded as error:
-        return _fail(context, error, None, outcome=Outcome.TIMEOUT)
-    except Reject as error:
-        return _fail(context, error, None if error.requeue else Bury("the body rejected it"))
-    except Exception as error:
-        return _fail(context, error, Bury("the body gave up") if context.gives_up else None)
-    if context.settled:
-        return result
-    if context.stopped and not context.lease_lost:
-        _end(context, lambda: recorder.record_cancelled(installation, job, message="stopped because it was cancelled"))
-        raise Ignore
-    _end(context, lambda: recorder.record_success(installation, job, result, message=context.success_message))
-    return result
-
-
-def _end(context: JobContext, write: Callable[[], object]) -> Any:
-    context.finishing = True
-    written = write()
-    context.settled = True
-    return written
-
-
-def _fail(
-    context: JobContext, error: BaseException, then: TryAgain | Bury | None, *, outcome: Outcome = Outcome.FAILED
-) -> Any:
-    """Write a failure and tell Celery what it means: a retry, the failure itself, or nothing."""
-    if context.settled:  # self.retry(throw=False) has ended this attempt already
-        raise Ignore from error
-    installation = context.installation
-    assert installation is not None
-    failure = recorder.failure_of(error, outcome=outcome)
-    decision = _end(context, lambda: recorder.record_failure(installation, context.job, failure, then=then))
-    if isinstance(decision, TryAgain):
-        raise Retry(exc=error if isinstance(error, Exception) else None, when=decision.delay.total_seconds()) from error
-    if decision is None:
-        raise Ignore from error
-    raise error
-
-
-def _when(value: Any) -> timedelta:
-    if isinstance(value, datetime):
-        return _delay(value, 0)
-    return timedelta(seconds=max(float(value or 0), 0))
-
-
-def _tell_lost(context: JobContext) -> None:
-    assert context.installation is not None
-    job = context.job
-    events.emit(context.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
-
-
-# Without a worker
-
-
-def _run_detached(task: Task, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run as plain Celery would, with a context that only listens."""
-    if contexts.peek() is not None:  # a plain call inside another job's body
-        return body(*args, **kwargs)
-    context = _detached(task)
-    contexts.enter(context)
-    try:
-        result = body(*args, **kwargs)
-    finally:
-        contexts.leave()
-    if context.failure_message is not None:
-        raise ReportedFailure(context.failure_message)
-    return result
-
-
-def _detached(task: Task) -> JobContext:
-    now = clock.now()
-    request = task.request
-    job = Job(
-        id=request.id or "",
-        task=task.name,
-        args=None,
-        kwargs=None,
-        run_at=now,
-        created_at=now,
-        claimed_at=now,
-        original_delay=timedelta(0),
-        attempt=(request.retries or 0) + 1,
-        source=Source.DIRECT,
-    )
-    context = JobContext(job, None)
-    context.entered = True
-    return context
+    def on_replace(self, sig: Any) -> Any:
+        """Put another call in the place of this one."""
+        context = contexts.peek()
+        if context is None or context.installation is None or self.request.called_directly or self.request.is_eager:
+            return super().on_replace(sig)
+        return following.replace(context, sig)

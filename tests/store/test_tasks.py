@@ -16,7 +16,7 @@ from celery_tm.errors import TmError
 from celery_tm.store import logs
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker.task import ReportedFailure
+from celery_tm.worker.running import ReportedFailure
 
 MINUTE = timedelta(minutes=1)
 
@@ -267,12 +267,6 @@ def test_what_a_body_does_after_it_asked_for_a_retry_changes_nothing(
     story = tm.job(handle.id)
     assert (story.state, story.run_at, story.attempt) == (Status.RETRY_SCHEDULED, noon.now + timedelta(seconds=30), 2)
     assert [execution.error for execution in story.executions] == ["the body asked for a retry"]
-
-
-@pytest.mark.parametrize("option", [{"transactional": True}, {"chunk": 100}])
-def test_a_reserved_option_is_said_to_change_nothing(option: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    type("SomeTask", (Task,), {"abstract": True, **option})
-    assert f"{next(iter(option))}= of SomeTask is reserved" in caplog.text
 
 
 @pytest.mark.parametrize(

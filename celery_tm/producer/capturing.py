@@ -1,0 +1,97 @@
+"""Calls that go through the job table instead of straight to the broker.
+
+An ETA far ahead would wait in a worker's memory; a call in the middle of a transactional body must not be heard before the
+body commits; and a broker that is away need not be the caller's problem. Their row is written instead, and the id that the
+caller gets is its id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from .. import clock
+from ..clock import parse_duration
+from ..domain.dedupe import fitting, key_by_rule
+from ..domain.job import Job, Slot, Source
+from ..domain.retry import read_policy, write_policy
+from ..errors import InvalidValue
+from ..installation import Installation
+from .inserting import write_requests
+from .message import Message, keep
+from .request import Request
+
+logger = logging.getLogger(__name__)
+
+
+def wait_of(app: Any, eta: Any, countdown: Any) -> timedelta:
+    """Return how far ahead a call is to run, as Celery understands its options; what it would refuse is none."""
+    if countdown:
+        return timedelta(seconds=countdown) if isinstance(countdown, (int, float)) else timedelta(0)
+    instant = instant_of(app, eta)
+    return timedelta(0) if instant is None else instant - clock.now()
+
+
+def instant_of(app: Any, value: Any) -> datetime | None:
+    """Return a datetime or text as Celery reads it: one without a zone is in the app's."""
+    try:
+        instant = maybe_iso8601(value)
+        return None if instant is None else maybe_make_aware(instant, app.timezone)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def capture(task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs: Any, wait: timedelta) -> Any:
+    """Write a call's row and return the result that the caller asked for; None where it cannot be kept as JSON."""
+    installation = Installation.of(task.app)
+    now = clock.now()
+    try:
+        result, message = keep(task.app, send)
+        job = job_of(task, message, id=id, args=args, kwargs=kwargs, run_at=now + wait, now=now)
+    except InvalidValue as error:
+        logger.warning("%s[%s] goes to the broker as plain Celery sends it: %s", task.name, id, error)
+        return None
+    delay = wait if wait > timedelta(0) else timedelta(0)
+    request = Request(job=job, delay=delay, on_duplicate="return", names_id=True)
+    handle = write_requests(installation, [request], None)[0]
+    return result if handle.id == id else task.AsyncResult(handle.id)
+
+
+def job_of(task: Any, message: Message, *, id: str, args: Any, kwargs: Any, run_at: datetime, now: datetime) -> Job:
+    """Return the row of a Celery call."""
+    lane = by_rule(task, "concurrency_key", args, kwargs)
+    policy = task.retry_policy
+    return Job(
+        id=id,
+        task=task.name,
+        args=message.args,
+        kwargs=message.kwargs,
+        run_at=run_at,
+        created_at=now,
+        original_delay=max(run_at - now, timedelta(0)),
+        max_retries=task.max_retries,
+        retry=None if policy is None else write_policy(read_policy(policy)),
+        dedupe_key=by_rule(task, "key", args, kwargs),
+        keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
+        queue=message.queue,
+        priority=message.priority if isinstance(message.priority, int) else None,
+        expires_at=instant_of(task.app, message.expires),
+        concurrency_key=lane,
+        concurrency=(task.concurrency or 1) if lane else None,
+        slot=Slot.OPEN if lane else None,
+        source=Source.DEFERRED,
+        options=message.options,
+    )
+
+
+def by_rule(task: Any, rule: str, args: Any, kwargs: Any) -> str | None:
+    """Return what a task's rule makes of a call's arguments; of arguments that fit no rule the body will complain."""
+    try:
+        key = key_by_rule(getattr(task, rule), args or (), kwargs or {})
+    except InvalidValue:
+        return None
+    return None if key is None else fitting(str(key))

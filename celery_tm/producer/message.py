@@ -1,0 +1,130 @@
+"""What a Celery call says, as data: kept with its row, and the message is made of it again when the job is dispatched.
+
+Celery itself builds the message, with its signals, its routing and whatever instrumentation adds to its headers, and gives
+it to a producer that keeps it instead of publishing it. So nothing that a call carries is left out, whatever the release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Context
+from celery.signals import before_task_publish
+from kombu.utils.objects import cached_property
+
+from ..domain.codec import encode
+from ..errors import InvalidValue
+
+OWN = frozenset({"task_id", "retries", "expires", "root_id"})  # columns of the row, or made anew
+OURS = frozenset({"tm", "tm_replaces", "tm_bounces"})  # headers that mean something for one delivery only
+OF_PUBLISHING = ("serializer", "compression", "delivery_mode")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A call as plain values."""
+
+    args: str
+    kwargs: str
+    queue: str | None = None
+    priority: int | None = None
+    expires: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Keeper:
+    """Stands in for a producer: keeps the first message it is given, and drops the events about it."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self.connection = self
+        self.body: Any = None
+        self.properties: Mapping[str, Any] | None = None
+
+    def publish(self, body: Any, **properties: Any) -> None:
+        """Keep a message."""
+        if self.properties is None:
+            self.body, self.properties = body, properties
+
+    def _reraise_as_library_errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @cached_property
+    def channel(self) -> Any:
+        """Return a channel for the result backend that declares the caller's queue of replies."""
+        return self._app.pool.acquire(block=True).default_channel
+
+    def message(self) -> Message:
+        """Return what was kept; raise InvalidValue where it is not JSON."""
+        assert self.properties is not None
+        args, kwargs, embed = self.body
+        said = dict(self.properties)
+        request = Context({**(said.get("headers") or {}), **(embed or {})}, reply_to=said.get("reply_to"))
+        info = {name: said.get(name) for name in ("exchange", "routing_key", "priority")}
+        options = options_of(request, info) | {name: said[name] for name in OF_PUBLISHING if said.get(name) is not None}
+        encode(options, field="options")
+        return Message(
+            args=encode(list(args), field="args"),
+            kwargs=encode(dict(kwargs), field="kwargs"),
+            queue=queue_of(info),
+            priority=info["priority"],
+            expires=request.expires,
+            options=options,
+        )
+
+
+def options_of(request: Context, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a message carries besides its arguments, as options to send it again with."""
+    options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
+    headers = {name: value for name, value in (options.pop("headers", None) or {}).items() if name not in OURS}
+    stamps = {*(request.stamped_headers or ()), *(request.stamps or ())}
+    headers = {name: value for name, value in headers.items() if name not in stamps}
+    if request.root_id and request.root_id != request.id:
+        options["root_id"] = request.root_id
+    if "ignore_result" in request.__dict__ and request.ignore_result is not None:
+        options["ignore_result"] = bool(request.ignore_result)
+    if headers:
+        options["headers"] = headers
+    if info.get("exchange"):
+        options |= {"exchange": _name(info["exchange"]), "routing_key": info.get("routing_key")}
+    return options
+
+
+def queue_of(info: Mapping[str, Any]) -> str | None:
+    """Return the queue that a message was sent to by name, if it was."""
+    return None if info.get("exchange") else info.get("routing_key")
+
+
+def _name(entity: Any) -> str:
+    return str(getattr(entity, "name", entity))
+
+
+def injected_headers(app: Celery, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made.
+
+    Where nobody listens, nothing is built.
+    """
+    patched = getattr(Celery.send_task, "__module__", "") != "celery.app.base"
+    if not before_task_publish.receivers and not patched:
+        return {}
+    keeper = Keeper(app)
+    said = {name: options[name] for name in ("headers", "task_id") if options.get(name)}
+    app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)
+    request = Context((keeper.properties or {}).get("headers") or {})
+    headers = {name: value for name, value in (request.headers or {}).items() if name not in OURS}
+    try:
+        encode(headers, field="headers")
+    except InvalidValue:  # somebody's object, of use only in this process
+        return dict(options.get("headers") or {})
+    return headers
+
+
+def keep(app: Celery, send: Callable[[Any], Any]) -> tuple[Any, Message]:
+    """Let Celery make a call with `send(producer)`, and return its result and the message that was not sent."""
+    keeper = Keeper(app)
+    result = send(keeper)
+    return result, keeper.message()

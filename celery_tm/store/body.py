@@ -1,0 +1,116 @@
+"""The transaction of a body whose own writes commit together with its completion, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session
+
+from ..errors import ForeignSession
+from .database import Database, Transaction, same_database
+from .outside import OUTBOX
+
+T = TypeVar("T")
+
+
+class BodyTransaction:
+    """One transaction, opened when the body first asks for its session.
+
+    The session works in a savepoint of it, so a body that commits or rolls back by itself neither publishes half of its
+    work nor ends the transaction: that is done once, with the statement that finishes the job.
+    """
+
+    def __init__(self, database: Database, factory: Callable[..., Session] | None = None) -> None:
+        self.database = database
+        self._factory = factory or Session
+        self._connection: Connection | None = None
+        self._session: Session | None = None
+        self._after_commit: list[Callable[[], None]] = []
+        self.is_over = False  # committed or rolled back: what is done from now on is no longer part of it
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether the body has asked for its session."""
+        return self._session is not None
+
+    @property
+    def bars_others(self) -> bool:
+        """Say whether nobody else can write while this is open, as in SQLite."""
+        return self.is_open and not self.database.dialect.is_server
+
+    @property
+    def session(self) -> Session:
+        """Return the body's session."""
+        if self._session is None:
+            self.database.check_schema()
+            with self.database.translated_errors():
+                self._connection = self.database.engine.connect().execution_options(tm_write=True)
+                self._connection.begin()
+                self._session = self._factory(bind=self._connection, join_transaction_mode="create_savepoint")
+                self._session.info[OUTBOX] = [] if self.is_over else self._after_commit
+        return self._session
+
+    @property
+    def tx(self) -> Transaction:
+        """Return the transaction for statements of our own."""
+        assert self._connection is not None
+        return Transaction(self._connection, self.database)
+
+    def commit_with(self, finish: Callable[[Transaction], T]) -> T:
+        """Let `finish` add the last statements, and commit; if it raises, everything is rolled back."""
+        assert self._session is not None
+        assert self._connection is not None
+        try:
+            with self.database.translated_errors():
+                self._session.commit()
+                result = finish(self.tx)
+                self._connection.get_transaction().commit()  # type: ignore[union-attr]
+        finally:
+            actions = list(self._after_commit)
+            self.roll_back()
+        for action in actions:
+            action()
+        return result
+
+    def roll_back(self) -> None:
+        """Undo what is not committed, and let go of the connection."""
+        session, connection, self._session, self._connection = self._session, self._connection, None, None
+        self._after_commit.clear()
+        self.is_over = True
+        if session is not None and connection is not None:
+            try:
+                session.close()
+            finally:
+                connection.close()  # rolls back what is still open
+
+
+_current: ContextVar[BodyTransaction | None] = ContextVar("celery_tm_body", default=None)
+
+
+@contextmanager
+def within(body: BodyTransaction | None) -> Iterator[None]:
+    """Let what is deferred in this block, on the same database, commit with the body."""
+    token = _current.set(body)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def ambient(database: Database) -> Session | None:
+    """Return the session of the body that this code runs in, if it is on this database."""
+    body = _current.get()
+    return body.session if body is not None and body.database is database and not body.is_over else None
+
+
+def refuse_foreign(database: Database, factory: Any) -> None:
+    """Raise if a session factory is made for another database than the jobs'."""
+    stated: dict[str, Any] = getattr(factory, "kw", None) or {}
+    for bind in (stated.get("bind"), *dict(stated.get("binds") or {}).values()):
+        engine = bind.engine if isinstance(bind, Connection) else bind
+        if isinstance(engine, Engine) and not same_database(database.url, engine.url):
+            raise ForeignSession(engine.url.render_as_string(hide_password=True), database.safe_url)

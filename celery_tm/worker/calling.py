@@ -1,0 +1,91 @@
+"""Calls of a durable task: straight to the broker, or into the job table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from celery.utils import uuid
+from kombu.exceptions import OperationalError
+
+from ..domain.execution import Failure
+from ..domain.retry import TryAgain
+from ..errors import TmError
+from ..installation import Installation
+from ..producer.capturing import capture, instant_of, wait_of
+from ..producer.message import keep
+from ..store import body
+from . import context as contexts
+from . import recorder
+from .context import JobContext
+
+logger = logging.getLogger(__name__)
+WHEN = ("eta", "countdown")
+
+
+def call(
+    task: Any,
+    send: Callable[..., Any],
+    *,
+    args: Any,
+    kwargs: Any,
+    id: str | None,
+    producer: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """Make a call with `send`, Celery's own `apply_async`, unless it belongs in the job table."""
+    installation = Installation.of(task.app)
+    wait = wait_of(task.app, options.get("eta"), options.get("countdown"))
+    id = id or uuid()
+
+    def send_to(keeper: Any) -> Any:
+        timeless = {name: value for name, value in options.items() if name not in WHEN}
+        return send(task_id=id, producer=keeper, **timeless)
+
+    context = contexts.peek()
+    if context is not None and context.asks_again and id == context.id:
+        return _try_again(task, context, send_to, wait)
+    if wait > installation.settings.tm_capture_eta_after or body.ambient(installation.database) is not None:
+        result = capture(task, send_to, id=id, args=args, kwargs=kwargs, wait=wait)
+        if result is not None:
+            return result
+    try:
+        return send(task_id=id, producer=producer, **options)
+    except OperationalError as error:
+        return _without_broker(task, send_to, error, id=id, args=args, kwargs=kwargs, wait=wait)
+
+
+def _without_broker(task: Any, send_to: Callable[[Any], Any], error: Exception, **call: Any) -> Any:
+    """Keep a call that the broker did not take; if it took it after all, the gate knows both by their id."""
+    try:
+        result = capture(task, send_to, **call)
+    except TmError as away:
+        raise error from away
+    if result is None:
+        raise error
+    logger.warning("%s[%s] waits in the job table, for the broker does not answer: %s", task.name, call["id"], error)
+    return result
+
+
+def _try_again(task: Any, context: JobContext, send_to: Callable[[Any], Any], wait: timedelta) -> Any:
+    """Give the present job its next try, with what `self.retry()` made of its message."""
+    result, message = keep(task.app, send_to)
+    then = TryAgain(
+        max(wait, timedelta(0)),
+        args=message.args,
+        kwargs=message.kwargs,
+        queue=message.queue,
+        priority=message.priority if isinstance(message.priority, int) else None,
+        expires_at=instant_of(task.app, message.expires),
+        options=message.options,
+    )
+    why = context.asks_again
+    failure = recorder.failure_of(why) if isinstance(why, BaseException) else Failure(error="the body asked for a retry")
+    assert context.installation is not None
+    context.roll_back()
+    context.finishing = True
+    recorder.record_failure(context.installation, context.job, failure, then=then)
+    context.settled = True
+    return result

@@ -1,0 +1,87 @@
+"""What a worker does with a message when it comes in: Celery's own strategy, except for an ETA far ahead.
+
+Such a message would wait in this worker's memory, and come again with every visibility timeout. It is written to the job
+table instead and acknowledged, whoever sent it: `send_task`, another language, or this app before it was switched over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from celery.app.task import Context
+from celery.worker.strategy import default as celery_default
+
+from .. import clock
+from ..domain.codec import encode
+from ..errors import InvalidValue, TmError
+from ..installation import Installation
+from ..producer.capturing import instant_of, job_of
+from ..producer.inserting import write_requests
+from ..producer.message import Message, options_of, queue_of
+from ..producer.request import Request
+from ..publisher import HEADER
+from ..store.body import refuse_foreign
+from . import control
+
+logger = logging.getLogger(__name__)
+control.listen()
+
+
+def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
+    """Return what handles a task's messages. A task that cannot work here does not let its worker start."""
+    if task.transactional:
+        refuse_foreign(Installation.of(app).database, task.session)
+    handle = celery_default(task, app, consumer, **kwargs)
+
+    def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
+        if message.headers and message.headers.get("eta") and _captured(task, app, message):
+            message.ack_log_error(logger, consumer.connection_errors)
+            return None
+        return handle(message, body, ack, reject, callbacks, **more)
+
+    return on_message
+
+
+def _captured(task: Any, app: Any, message: Any) -> bool:
+    """Keep a call that is far ahead; False if it is not, or cannot be kept: then the worker waits for its time."""
+    headers: Mapping[str, Any] = message.headers
+    installation = Installation.of(app)
+    eta = instant_of(app, headers.get("eta"))
+    now = clock.now()
+    if eta is None or eta - now <= installation.settings.tm_capture_eta_after or headers.get(HEADER) is not None:
+        return False
+    try:
+        args, kwargs, embed = message.payload
+        job = job_of(
+            task,
+            _message(headers, embed, args, kwargs, message),
+            id=headers["id"],
+            args=args,
+            kwargs=kwargs,
+            run_at=eta,
+            now=now,
+        )
+        request = Request(job=job, delay=None, on_duplicate="return", names_id=True)
+        write_requests(installation, [request], None)
+    except (InvalidValue, TmError, KeyError, TypeError, ValueError) as error:
+        logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), error)
+        return False
+    logger.info("Task %s[%s] waits in the job table until %s", task.name, headers["id"], eta)
+    return True
+
+
+def _message(headers: Mapping[str, Any], embed: Any, args: Any, kwargs: Any, message: Any) -> Message:
+    request = Context({**headers, **(embed or {})}, reply_to=message.properties.get("reply_to"))
+    info = {**message.delivery_info, "priority": message.properties.get("priority")}
+    options = options_of(request, info)
+    encode(options, field="options")
+    return Message(
+        args=encode(list(args), field="args"),
+        kwargs=encode(dict(kwargs), field="kwargs"),
+        queue=queue_of(info),
+        priority=info["priority"],
+        expires=request.expires,
+        options=options,
+    )
