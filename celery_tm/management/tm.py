@@ -25,6 +25,7 @@ from ..settings import Settings
 from ..store import executions, history, jobs, occurrences, schema
 from ..store.history import JobStory
 from ..worker import builtin
+from ..worker.control import make_revokes_durable
 from ..worker.task import Task
 from .calendars import Calendars
 from .dead_letters import DeadLetters
@@ -47,6 +48,7 @@ class TimeManagement:
         self.calendars = Calendars(self.installation)
         self.dead_letters = DeadLetters(self.installation)
         builtin.register(app, Task)
+        make_revokes_durable(app)
 
     @property
     def settings(self) -> Settings:

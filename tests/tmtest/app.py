@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
+from sqlalchemy import text
 
 from celery_tm import Task, current_job
 
@@ -94,6 +95,27 @@ def make_app(conf: dict[str, Any]) -> Celery:
         if self.job.attempt == 1:
             raise KeyError(n)
         return n
+
+    @task(bind=True, name="counts", transactional=True, max_retries=100, retry={"kind": "fixed", "delay": 0.1})
+    def counts(self: Task, n: Any, seconds: float = 0) -> None:
+        """Add one to a counter, in the transaction of the job's completion."""
+        self.job.session.execute(text("UPDATE tm_test_counter SET total = total + 1"))
+        log_effect("counted", n, self.job.attempt)
+        time.sleep(seconds)
+
+    @task(name="late", acks_late=True)
+    def late(n: Any, seconds: float) -> None:
+        log_effect("late", n)
+        time.sleep(seconds)
+
+    @app.task(name="plain_late", shared=False, acks_late=True)
+    def plain_late(n: Any, seconds: float) -> None:
+        log_effect("plain_late", n)
+        time.sleep(seconds)
+
+    @task(bind=True, name="chunked", chunk=100, ignore_result=True)
+    def chunked(self: Task, n: Any = None) -> None:
+        log_effect("chunked", n, self.job.id, self.job.attempt)
 
     @app.task(name="plain", shared=False)
     def plain(n: Any = None) -> Any:

@@ -10,3 +10,12 @@ from tmtest.app import make_app
 embedded.register()
 clock.move_by(timedelta(seconds=float(os.environ.get("TM_TEST_AHEAD", "0"))))
 app = make_app(json.loads(os.environ["TM_TEST_CONF"]))
+
+if foreign := os.environ.get("TM_TEST_FOREIGN"):
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import sessionmaker
+
+    from celery_tm import Task
+
+    @app.task(base=Task, name="foreign", shared=False, transactional=True, session=sessionmaker(create_engine(foreign)))
+    def foreign_task() -> None: ...
