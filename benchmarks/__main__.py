@@ -26,7 +26,7 @@ from rich.table import Table
 from .harness import Figure
 
 # A benchmark is a module here with `run(quick, say) -> list[Figure]`; the first line of its docstring says what it proves.
-BENCHMARKS = ("tick",)
+BENCHMARKS = ("tick", "worker")
 PACKAGES = ("celery", "kombu", "SQLAlchemy", "psycopg", "redis")
 
 

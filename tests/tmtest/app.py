@@ -99,8 +99,8 @@ def make_app(conf: dict[str, Any]) -> Celery:
     @task(bind=True, name="counts", transactional=True, max_retries=100, retry={"kind": "fixed", "delay": 0.1})
     def counts(self: Task, n: Any, seconds: float = 0) -> None:
         """Add one to a counter, in the transaction of the job's completion."""
+        log_effect("counts", n, self.job.attempt, os.getpid())
         self.job.session.execute(text("UPDATE tm_test_counter SET total = total + 1"))
-        log_effect("counted", n, self.job.attempt)
         time.sleep(seconds)
 
     @task(name="late", acks_late=True)
