@@ -42,7 +42,10 @@ def test_celerys_integration_tests_of_tasks_pass_with_our_base_class(source: Pat
 
 
 def test_a_base_class_that_loses_results_is_found_out(source: Path, tmp_path: Path) -> None:
-    tests = ["t/unit/tasks/test_trace.py::test_trace::test_trace_successful", "t/unit/worker/test_request.py::test_trace_task"]
+    tests = [
+        "t/unit/tasks/test_trace.py::test_trace::test_trace_successful",
+        "t/unit/worker/test_request.py::test_trace_task",
+    ]
     broken = suites.run_unit(source, "celery_suites.broken:Task", tests, tmp_path)
     assert suites.compare(broken, suites.run_unit(source, OURS, tests, tmp_path)).broken
 
