@@ -133,7 +133,19 @@ def _pytest(source: Path, tests: Iterable[str], folder: Path, environment: Mappi
     report.unlink(missing_ok=True)
     plugins = ["-p", "celery_suites.plugin", "-p", "no:celery_tm", "-p", "no:cacheprovider", "-p", "no:xdist"]
     base = folder / f"tmp-{'ours' if environment['SUITES_BASE'] else 'plain'}"
-    argv = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "--tb=short", f"--basetemp={base}", *plugins, *options]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "ignore",
+        "--tb=short",
+        "--show-capture=no",
+        f"--basetemp={base}",
+        *plugins,
+        *options,
+    ]
     with log.open("a") as out:
         subprocess.run(
             [*argv, *tests],
