@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick run test test-fast check format clean help
+.PHONY: bench bench-quick celery-suites run test test-fast check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,6 +37,10 @@ check: $(STAMP)  ## format, lint, types, layers and the fast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test-fast
+
+celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
+	$(BIN)/python -m pip install --quiet pydantic msgpack freezegun pytest-order pytest-click
+	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)
 
 bench: $(STAMP)  ## measure, as ratios in one run; needs PostgreSQL, uses Redis if found
 	$(BIN)/python -m benchmarks $(ARGS)
