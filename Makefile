@@ -39,7 +39,6 @@ check: $(STAMP)  ## format, lint, types, layers and the fast tests
 	$(MAKE) test-fast
 
 celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
-	$(BIN)/python -m pip install --quiet pydantic msgpack freezegun pytest-order pytest-click
 	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)
 
 bench: $(STAMP)  ## measure, as ratios in one run; needs PostgreSQL, uses Redis if found

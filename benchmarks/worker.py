@@ -1,6 +1,6 @@
 """A worker empties a backlog of empty jobs: plain Celery messages, gated jobs, and jobs in chunks, by turns.
 
-One worker (prefork, two processes, Redis, PostgreSQL) and one queue per kind. Each round fills a queue while nobody reads it:
+One worker (prefork, two processes, Redis, PostgreSQL), one queue per kind. Each round fills a queue while nobody reads it:
 plain Celery with its own messages, ours by a beat's dispatcher, so that what is timed is the worker alone. Then the worker
 is told to read it, and the clock stops when the last job is done: for plain Celery when the worker has counted it, for ours
 when its record is committed. What is left out: the time to publish, which `chunked, with dispatch` shows beside it.

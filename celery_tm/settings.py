@@ -57,6 +57,9 @@ class Settings:
         "an ETA or countdown further ahead than this waits in the job table instead of a worker's memory",
         "duration",
     )
+    tm_keep_unsent: bool = _setting(
+        True, "keep a call that the broker does not take in the job table instead of raising its error", "flag"
+    )
     tm_retry: str | Mapping[str, Any] = _setting(
         "proportional",
         "retry policy of tasks and jobs that name none; 'never': as in plain Celery, only what the body asks for",

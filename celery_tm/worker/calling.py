@@ -54,6 +54,8 @@ def call(
     try:
         return send(task_id=id, producer=producer, **options)
     except OperationalError as error:
+        if not installation.settings.tm_keep_unsent:
+            raise
         return _without_broker(task, send_to, error, id=id, args=args, kwargs=kwargs, wait=wait)
 
 

@@ -158,7 +158,10 @@ def _ran_before(tx: Transaction, call: Call) -> Decision | None:
 def _job_of(call: Call) -> Job:
     if not call.id or len(call.id) > MAX_ID:
         raise InvalidValue("task_id", f"{call.id!r} is empty or too long", f"stay within {MAX_ID} characters")
-    args, kwargs = _text(list(call.args), "args"), _text(dict(call.kwargs), "kwargs")
+    args, kwargs, options = _text(list(call.args), "args"), _text(dict(call.kwargs), "kwargs"), call.options
+    if _text(dict(options), "options") is None:
+        args = kwargs = None  # without its links it were another call
+        options = {}
     return Job(
         id=call.id,
         task=call.task,
@@ -174,7 +177,7 @@ def _job_of(call: Call) -> Job:
         attempt=call.attempt,
         tries_from=call.attempt,
         source=Source.DIRECT,
-        options=call.options,
+        options=options,
         queue=call.queue,
         priority=call.priority,
         concurrency_key=call.concurrency_key,

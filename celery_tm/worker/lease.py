@@ -17,6 +17,7 @@ from ..store import jobs
 from .context import JobContext
 
 logger = logging.getLogger(__name__)
+IDLE = 60.0  # seconds without a body after which the thread ends
 
 
 class LeaseKeeper:
@@ -45,14 +46,21 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         pause = threading.Event()
-        while True:
-            self._wanted.wait()
+        while self._wanted.wait(IDLE) or not self._retired():
             pause.wait(self.installation.settings.renew_every)
             with self._lock:
                 if not self._running:  # short bodies come and go without a renewal
                     self._wanted.clear()
                     continue
             self.renew_all()
+
+    def _retired(self) -> bool:
+        """End this thread if nothing has run for a while; the next body starts another."""
+        with self._lock:
+            if self._wanted.is_set() or self._running:
+                return False
+            self._thread = None
+            return True
 
     def renew_all(self) -> None:
         """Renew every lease once. A database that is away is tried again next time; the lease may end meanwhile."""

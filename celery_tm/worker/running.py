@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import wraps
 from typing import Any
 
+from celery.app.task import Context
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError
@@ -17,6 +17,7 @@ from ..domain.job import Job, Source
 from ..domain.retry import Bury, TryAgain
 from ..errors import DatabaseUnavailable, LeaseLost, TmError
 from ..installation import Installation
+from ..store import jobs
 from ..store.body import BodyTransaction, within
 from . import chunk, following, recorder
 from . import context as contexts
@@ -30,41 +31,54 @@ class ReportedFailure(TmError):
     """The body called `report_failure` and returned."""
 
 
-def recorded(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the body such that its end is written before Celery hears of it."""
+class Recorded:
+    """A task's body such that its end is written before Celery hears of it; in all else it looks like the body."""
 
-    @wraps(body)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
+        self._task, self.__wrapped__ = task, body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         shared = chunk.take()
         if shared is not None:
-            return chunk.run(task, shared)
-        context = _admitted(task)
+            return chunk.run(self._task, shared)
+        context = _admitted(self._task)
         if context is None:
-            return _run_detached(task, body, args, kwargs)
+            return _run_detached(self._task, self.__wrapped__, args, kwargs)
         context.entered = True
-        installation = context.installation
-        assert installation is not None
-        keeper = keeper_of(installation)
-        if clock.moved_time() is None:
-            keeper.hold(context)
-        try:
-            if context.job.ended is not None:
-                return following.hand_on(task, context)
-            return _run(task, context, body, args, kwargs)
-        except LeaseLost:
-            context.lose_lease()
-            _tell_lost(context)
-            raise Ignore from None
-        except DatabaseUnavailable as error:
-            # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
-            events.emit(task.app, events.OutageBegan(what="database", error=str(error)))
-            raise Ignore from None
-        finally:
-            context.roll_back()
-            if context.collector is None or not context.collector.has(context):
-                _let_go(context, keeper)
+        return _run_held(self._task, context, self.__wrapped__, args, kwargs)
 
-    return run
+
+def _run_held(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run an admitted attempt while its lease is kept."""
+    installation = context.installation
+    assert installation is not None
+    keeper = keeper_of(installation)
+    if clock.moved_time() is None:
+        keeper.hold(context)
+    try:
+        if context.job.ended is not None:
+            return following.hand_on(task, context)
+        return _run(task, context, body, args, kwargs)
+    except LeaseLost:
+        context.lose_lease()
+        _tell_lost(context)
+        raise Ignore from None
+    except DatabaseUnavailable as error:
+        # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
+        events.emit(task.app, events.OutageBegan(what="database", error=str(error)))
+        raise Ignore from None
+    finally:
+        context.roll_back()
+        if context.collector is None or not context.collector.has(context):
+            _let_go(context, keeper)
+
+
+def is_delivery(request: Any) -> bool:
+    """Say whether a request is a message that a worker was given, as opposed to any other way to call a task."""
+    return bool(request.id and request.hostname and not request.called_directly and not request.is_eager)
 
 
 def _let_go(context: JobContext, keeper: LeaseKeeper) -> None:
@@ -78,8 +92,7 @@ def _admitted(task: Any) -> JobContext | None:
     context = contexts.peek()
     if context is not None and not context.entered and context.job.task == task.name:
         return context
-    request = task.request
-    if request.called_directly or request.is_eager or not request.id or (context is not None and context.entered):
+    if not is_delivery(_request(task)) or (context is not None and context.entered):
         return None
     task.pass_gate()  # somebody's before_start forgot to call super()
     return contexts.peek()
@@ -107,6 +120,9 @@ def _run(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kw
     except SoftTimeLimitExceeded as error:
         return _fail(task, context, error, None, outcome=Outcome.TIMEOUT)
     except Reject as error:
+        if error.requeue and task.acks_late and context.job.source is Source.DIRECT and context.attempt == 1:
+            _forget(context)  # the broker gives the message out again, as in plain Celery
+            raise
         return _fail(task, context, error, None if error.requeue else Bury("the body rejected it"))
     except EncodeError as error:
         return _fail(task, context, error, Bury("its result cannot be serialized"))
@@ -142,6 +158,14 @@ def _succeed(context: JobContext, result: Any, *, message: str | None, ended: An
         context.installation, context.job, result, message=message, ended=ended, body=context.body
     )  # fmt: skip
     context.settled, context.following = True, ended is not None
+
+
+def _forget(context: JobContext) -> None:
+    """Leave no trace of an attempt whose message goes back to the broker."""
+    assert context.installation is not None
+    context.roll_back()
+    context.finishing = context.settled = True
+    context.installation.database.run(lambda tx: jobs.remove_running(tx, context.id, context.attempt))
 
 
 def _stop(task: Any, context: JobContext) -> Any:
@@ -226,10 +250,15 @@ def _run_detached(task: Any, body: Callable[..., Any], args: Any, kwargs: Any) -
     return result
 
 
+def _request(task: Any) -> Any:
+    """Return the present request; a task that no app has bound has none."""
+    return Context() if task.request_stack is None else task.request
+
+
 def detached(task: Any) -> JobContext:
     """Return a context for a call without a worker."""
     now = clock.now()
-    request = task.request
+    request = _request(task)
     job = Job(
         id=request.id or "",
         task=task.name,

@@ -101,7 +101,7 @@ class Task(celery.Task):
         if cls.tm_gated:
             # Celery would wrap autoretry around the record of failure; it belongs inside, next to the body.
             add_autoretry_behaviour(task)
-            task.run = running.recorded(task, task.run)
+            task.run = running.Recorded(task, task.run)
         return task
 
     @classmethod
@@ -118,7 +118,7 @@ class Task(celery.Task):
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Pass the gate, or raise Ignore."""
-        if self.tm_gated and not (self.request.called_directly or self.request.is_eager):
+        if self.tm_gated and running.is_delivery(self.request):
             self.pass_gate()
         super().before_start(task_id, args, kwargs)
 
