@@ -14,6 +14,7 @@ from typing import Any
 
 from ...domain.definition import Definition, Past, edited, new_definition, stated
 from ...domain.ids import new_id
+from ...domain.stating import write_value
 from ...domain.timeline import INSTANT
 from ...errors import InvalidValue, NoInstantLeft, TmError
 from ...installation import Installation
@@ -23,6 +24,8 @@ from ...scheduler.seeding import AS_IN_CELERY
 from ...store import definitions
 from ...store.database import Transaction
 from .entry import Contents, Entry, Unreadable
+
+SKEW = timedelta(minutes=1)  # how far the clock of the old beat may be ahead of the database's
 
 
 class Outcome(StrEnum):
@@ -190,9 +193,10 @@ class _Writer:
             lost = made.timeline.next_after(entry.since)
             if lost and lost <= floor:
                 notes.append(f"it was due at {_words(lost)} and did not run; that is too long ago to make up for")
-        if entry.last_run_at and entry.last_run_at > self.now:
-            notes.append(f"its last run, {_words(entry.last_run_at)}, is still to come: check --timezone and the clocks")
-        return replace(past, planned_until=self.now), notes
+        ahead = entry.last_run_at - self.now if entry.last_run_at else timedelta(0)
+        if ahead > SKEW:
+            notes.append(f"its last run, {_words(self.now + ahead)}, is still to come: check --timezone and the clocks")
+        return replace(past, planned_until=self.now + ahead if timedelta(0) < ahead <= SKEW else self.now), notes
 
     def _since(self, entry: Entry, values: Mapping[str, Any]) -> datetime:
         """Return the instant up to which nothing is made up for."""
@@ -229,7 +233,7 @@ class _Writer:
     def _moved_on(self, entry: Entry, before: Definition) -> tuple[Definition, list[str]]:
         """Return a definition that an import made earlier past what the source has run since then."""
         last = entry.last_run_at
-        if last is None or last > self.now or last <= before.planned_until or before.origin != self._origin(entry):
+        if last is None or last > self.now + SKEW or last <= before.planned_until or before.origin != self._origin(entry):
             return before, []
         past = Past(planned_until=self._since(entry, {"enabled": before.enabled, "paused": before.paused}))
         # One that is to run once counts its runs by hand: there it has run, or has not.
@@ -274,7 +278,13 @@ class _Writer:
 
 def _differences(before: Definition, after: Definition) -> dict[str, tuple[Any, Any]]:
     old, new = stated(before), stated(after)
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return {name: (_said(before, old, name), _said(after, new, name)) for name in changed}
+
+
+def _said(definition: Definition, said: Mapping[str, Any], name: str) -> Any:
+    """Return a field's value, also where it is the default and so is not stated."""
+    return said[name] if name in said else write_value(name, getattr(definition, name))
 
 
 def _words(instant: datetime) -> str:
