@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -319,6 +320,62 @@ def test_a_one_off_that_ran_there_after_a_first_import_does_not_run_again(
     assert tm.definitions.get("clocked, missed").next_run_at is None
 
 
+@pytest.mark.parametrize(
+    ("import_at", "beat_at", "expected"),
+    [
+        ("12:04", "12:05", ["12:10", "12:20", "12:30"]),  # nothing was due in between
+        ("12:10", "12:10", ["12:10", "12:20", "12:30"]),  # due at that very moment
+        ("12:11", "12:12", ["12:10", "12:20", "12:30"]),  # missed before the import
+        ("12:04", "12:15", ["12:10", "12:20", "12:30"]),  # missed after the import
+        ("12:25", "12:26", ["12:20", "12:30"]),  # two were missed: the later one runs for both
+        ("12:04", "12:28", ["12:20", "12:30"]),
+    ],
+)
+def test_switching_over_neither_loses_nor_repeats_a_run(
+    tm: TimeManagement, app: Celery, redis_place: Any, noon: MovableClock, import_at: str, beat_at: str, expected: list[str]
+) -> None:
+    url, prefix, client = redis_place
+    rule = {"__type__": "crontab", "minute": "*/10", "hour": "*"}
+    ran = {"__type__": "datetime", "year": 2026, "month": 6, "day": 1, "hour": 12, "second": 1, "timezone": "UTC"}
+    client.hset(f"{prefix}job", "definition", json.dumps({"name": "job", "task": "effect", "schedule": rule}))
+    client.hset(f"{prefix}job", "meta", json.dumps({"last_run_at": ran}))
+    client.zadd(f"{prefix}:schedule", {f"{prefix}job": 1})
+    noon.move_to(datetime.fromisoformat(f"2026-06-01T{import_at}:00+00:00"))
+    tm.definitions.import_from("redbeat", url=url, key_prefix=prefix)
+    beat = Scheduler(app)
+    for minute in range(int(beat_at[3:]), 31):
+        noon.move_to(NOW + timedelta(minutes=minute))
+        beat.planner.plan_due()
+    ran_here = [row.scheduled_at for row in occurrences(tm, "job") if row.state == "pending"]
+    assert [f"{at:%H:%M}" for at in sorted(ran_here)] == expected
+
+
+def test_a_last_run_that_is_still_to_come_is_pointed_out(tm: TimeManagement, table_peer: Peer) -> None:
+    if "sqlite" not in table_peer.url and "mysql" not in table_peer.url:
+        pytest.skip("PostgreSQL keeps the offset")
+    late = NOW + timedelta(hours=2)
+    table_peer.run(f"UPDATE {table_peer.table} SET last_run_at = :at WHERE name = 'missed'", at=late.replace(tzinfo=None))
+    found = told(table_peer.into(tm, dry_run=True))["missed"]
+    assert (found.planned_until, "check --timezone" in found.notes[-1]) == (NOW, True)
+    found = told(table_peer.into(tm, dry_run=True, timezone="Europe/Warsaw"))["missed"]
+    assert (found.planned_until, found.notes) == (NOW, [])
+
+
+def test_tables_in_a_schema_are_found(tm: TimeManagement, request: pytest.FixtureRequest) -> None:
+    url = tm.settings.tm_database_url
+    if not url.startswith("postgresql"):
+        pytest.skip("only PostgreSQL has schemas")
+    peer = Peer("sqlalchemy-celery-beat", url, {})
+    peer.run("CREATE SCHEMA IF NOT EXISTS old_beat")
+    load_tables(f"{url}?options=-csearch_path%3Dold_beat", recorded("sqlalchemy-celery-beat")["tables"])
+    request.addfinalizer(lambda: peer.run("DROP SCHEMA old_beat CASCADE"))
+    with pytest.raises(SourceEmpty):
+        peer.into(tm)
+    assert "at nine" in peer.into(tm, schema="old_beat", dry_run=True).names("added")
+    tm.app.conf.update(beat_dburi=url, beat_schema="old_beat")
+    assert "at nine" in tm.definitions.import_from("sqlalchemy-celery-beat").names("added")
+
+
 # What is there already
 
 
@@ -412,7 +469,7 @@ def beat_file(app: Celery, tmp_path: Path) -> Path:
         "hour": datetime(2026, 6, 1, 11, 20, tzinfo=UTC), "late hour": datetime(2026, 6, 1, 10, 20, tzinfo=UTC),
     }  # fmt: skip
     for name, at in runs.items():
-        beat.schedule[name] = beat.schedule[name]._next_instance(last_run_at=at)
+        beat.schedule[name] = beat.schedule[name]._next_instance(last_run_at=at.astimezone(ZoneInfo(ZONE)))
     beat.close()
     app.conf.beat_schedule = kept
     return path

@@ -154,10 +154,21 @@ class _Reader(pickle.Unpickler):
         return _KNOWN.get((module, name), _Ignored)
 
 
+def _zone(key: str, *_: Any) -> ZoneInfo:
+    return ZoneInfo(key)
+
+
+def _part(owner: Any, name: str) -> Any:
+    """Return the one part of a class that a pickled time needs: how its zone is made again."""
+    return _zone if owner is ZoneInfo and name == "_unpickle" else _Ignored
+
+
 _KNOWN: Mapping[tuple[str, str], Any] = {
     ("celery.beat", "ScheduleEntry"): _ScheduleEntry,
     ("datetime", "datetime"): datetime,
     ("datetime", "timedelta"): timedelta,
     ("datetime", "timezone"): timezone,
-    ("zoneinfo", "ZoneInfo._unpickle"): ZoneInfo._unpickle,  # type: ignore[attr-defined]
+    ("zoneinfo", "ZoneInfo"): ZoneInfo,
+    ("zoneinfo", "ZoneInfo._unpickle"): _zone,
+    ("builtins", "getattr"): _part,
 }
