@@ -72,7 +72,8 @@ def _summary(entry: ImportedEntry) -> str:
     if entry.outcome is Outcome.LEFT_OUT:
         return ""
     following = f"next {entry.next_run_at:%Y-%m-%d %H:%M:%S} UTC" if entry.next_run_at else "no next run"
-    return f": {' '.join((entry.schedule or '').split())} in {entry.timezone}, {following}"
+    off = "" if entry.enabled else ", disabled"
+    return f": {' '.join((entry.schedule or '').split())} in {entry.timezone}, {following}{off}"
 
 
 def _details(entry: ImportedEntry) -> list[str]:

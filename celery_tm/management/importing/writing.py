@@ -51,6 +51,7 @@ class ImportedEntry:
     task: str | None = None
     schedule: str | None = None
     timezone: str | None = None
+    enabled: bool | None = None
     planned_until: datetime | None = None
     next_run_at: datetime | None = None
 
@@ -265,6 +266,7 @@ class _Writer:
             task=definition.task,
             schedule=definition.schedule,
             timezone=definition.timezone,
+            enabled=definition.enabled,
             planned_until=definition.planned_until,
             next_run_at=definition.next_run_at,
         )
