@@ -24,6 +24,10 @@ class InvalidValue(TmError, ValueError):
         return f"{self.field}: {self.problem}; {self.remedy}"
 
 
+class NoInstantLeft(InvalidValue):
+    """A schedule that is right, but all of whose instants are past."""
+
+
 class UnknownName(TmError, ValueError):
     """A name that nobody knows, with the nearest one that is known."""
 
@@ -73,6 +77,15 @@ class UnknownTimeZone(UnknownName):
 
     def where(self) -> str:
         return "use a name like 'Europe/Warsaw' or 'UTC'"
+
+
+class UnknownSource(UnknownName):
+    """A scheduler that definitions cannot be imported from."""
+
+    noun = "source"
+
+    def where(self) -> str:
+        return "use beat, django-celery-beat, redbeat or sqlalchemy-celery-beat"
 
 
 class DefinitionNotFound(TmError, LookupError):
@@ -199,6 +212,28 @@ class DatabaseUnavailable(TmError):
 
     def __str__(self) -> str:
         return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
+
+
+class SourceUnavailable(TmError):
+    """What definitions were to be imported from cannot be read."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"cannot read {self.url} ({self.reason}); check --from and that the server runs"
+
+
+class SourceEmpty(TmError):
+    """What definitions were to be imported from has none of its scheduler's entries."""
+
+    def __init__(self, url: str, missing: str, remedy: str) -> None:
+        super().__init__(url, missing, remedy)
+        self.url, self.missing, self.remedy = url, missing, remedy
+
+    def __str__(self) -> str:
+        return f"{self.url} has no {self.missing}; {self.remedy}"
 
 
 class DriverMissing(TmError, ImportError):

@@ -9,6 +9,7 @@ import click
 COMMANDS = {
     "schema": ("schema", "Create, upgrade or check the tables."),
     "definitions": ("definitions", "Recurring definitions: list, show, add, edit, preview, load, export, pause, trigger …"),
+    "import": ("importing", "Take over the entries of another scheduler: beat, django-celery-beat, redbeat …"),
     "calendars": ("calendars", "Days on which definitions do not fire: list, show, set, remove."),
     "occurrences": ("occurrences", "The instants of a definition and what was decided."),
     "explain": ("explain", "Say why a definition ran, ran late or did not run."),

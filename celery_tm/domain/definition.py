@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from ..errors import InvalidValue, nearest
+from ..errors import InvalidValue, NoInstantLeft, nearest
 from .calendar import closures_of
 from .dst import Fold, Gap, wall_to_utc
 from .job import checked_actor, checked_text
@@ -33,6 +33,15 @@ class WaitingEdit:
     after: datetime
     actor: str | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What a definition that comes from elsewhere has behind it. Instants up to `planned_until` are decided."""
+
+    planned_until: datetime
+    last_run_at: datetime | None = None
+    runs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,19 +193,23 @@ def new_definition(
     actor: str | None,
     calendars: Calendars | None = None,
     origin: str | None = None,
+    past: Past | None = None,
 ) -> Definition:
-    """Return a checked definition that plans instants later than `now`."""
+    """Return a checked definition that plans instants later than `now`, or than what its past says is decided."""
     checked_text(name, field="name", limit=MAX_NAME)
     checked_actor(actor)
     columns = check_values(values, zone=Zone(), name=name)
     for needed in ("task", "schedule"):
         if needed not in values:
             raise InvalidValue(needed, f"definition {name!r} has none", f"add {needed}=…")
+    past = past or Past(planned_until=now)
     definition = _with_calendars(
         Definition(
             id=id,
             name=name,
-            planned_until=now,
+            planned_until=past.planned_until,
+            last_run_at=past.last_run_at,
+            runs=past.runs,
             created_at=now,
             updated_at=now,
             created_by=actor,
@@ -207,9 +220,10 @@ def new_definition(
         calendars,
     )
     _refuse_contradictions(definition)
-    definition = replace(definition, planned_offset=definition.offset_at(now), next_run_at=definition.following)
+    since = past.planned_until
+    definition = replace(definition, planned_offset=definition.offset_at(since), next_run_at=definition.following)
     if definition.next_run_at is None:
-        raise InvalidValue("schedule", f"{definition.schedule!r} has no instant after {now.isoformat()}", _NEVER)
+        raise NoInstantLeft("schedule", f"{definition.schedule!r} has no instant after {since.isoformat()}", _NEVER)
     return definition
 
 

@@ -24,6 +24,7 @@ from ..store import definitions, versions
 from ..store.database import Transaction
 from ..store.versions import Version
 from . import calendars as calendar_writing
+from .importing import Imported, Place, Wishes, read_source, write
 
 MAX_COMPARED = 10_000
 
@@ -198,6 +199,39 @@ class Definitions:
         for definition in told:
             self._told(definition)
         return done
+
+    def import_from(
+        self,
+        source: str,
+        *,
+        url: str | None = None,
+        dry_run: bool = False,
+        update: bool = False,
+        paused: bool = False,
+        group: str | None = None,
+        catch_up: timedelta | float | str = "1d",
+        schema: str | None = None,
+        key_prefix: str | None = None,
+        timezone: str | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Imported:
+        """Take over the entries of another scheduler, in one transaction, and return what became of each.
+
+        `source` is "beat", "django-celery-beat", "redbeat" or "sqlalchemy-celery-beat"; without `url` the app's settings
+        say where it keeps them. A definition that is there already is changed only with `update`. Each goes on after its
+        last run there; of what was missed since then, but not longer ago than `catch_up`, the latest instant is run.
+        """
+        wishes = Wishes(
+            source=source, dry_run=dry_run, update=update, paused=paused, group=group, actor=actor, reason=reason,
+            catch_up=parse_duration(catch_up, field="catch_up"),
+        )  # fmt: skip
+        place = Place(url=url, schema=schema, key_prefix=key_prefix, timezone=timezone)
+        contents = read_source(self._installation.app, source, place)
+        imported, written = write(self._installation, contents, wishes)
+        for definition in written:
+            self._told(definition)
+        return imported
 
     def _loaded(self, what: str, work: Callable[[], Any]) -> Any:
         try:

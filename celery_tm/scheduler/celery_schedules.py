@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule, solar
 
 from ..clock import format_duration
 from ..domain.definition import MAX_NAME
+from ..domain.schedule.cron_fields import read_fields
 from ..errors import InvalidValue
 
 DAY = timedelta(days=1)
@@ -30,27 +32,54 @@ def read_entry(app: Any, entry: Any) -> dict[str, Any]:
         "timezone": app.conf.timezone or "UTC",
         "schedule": read_rule(get("schedule"), relative=bool(get("relative"))),
     }
-    return values | _options(dict(get("options") or {}))
+    return values | read_options(dict(get("options") or {}))
 
 
 def read_rule(value: Any, *, relative: bool = False) -> Any:
     """Return a schedule of Celery's as `read_schedule` takes it."""
     if isinstance(value, crontab):
-        fields = (getattr(value, f"_orig_{name}") for name in CRONTAB_FIELDS)
-        return {"kind": "crontab", "expression": " ".join(_field(field) for field in fields)}
+        return {"kind": "crontab", "expression": " ".join(_words(value, place) for place in range(len(CRONTAB_FIELDS)))}
     if isinstance(value, solar):
         return {"kind": "solar", "event": value.event, "lat": float(value.lat), "lon": float(value.lon)}
     if isinstance(value, schedule) and type(value) is schedule:
-        return _interval(value.run_every, relative or bool(value.relative))
+        return interval_rule(value.run_every, relative=relative or bool(value.relative))
     if isinstance(value, timedelta):
-        return _interval(value, relative)
+        return interval_rule(value, relative=relative)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _interval(timedelta(seconds=value), relative)
+        return interval_rule(timedelta(seconds=value), relative=relative)
     raise InvalidValue(
         "schedule",
         f"{type(value).__name__} is no schedule that can be read",
         "use crontab, solar, a timedelta or seconds, or register a kind under the entry point celery_tm.schedules",
     )
+
+
+def _words(value: crontab, place: int) -> str:
+    """Return a field as it was written; in numbers where ours would read it otherwise ('fri-mon', 'monday', '*/90')."""
+    name = CRONTAB_FIELDS[place]
+    text, numbers = _field(getattr(value, f"_orig_{name}")), frozenset(getattr(value, name))
+    return text if _meaning(text, place) == numbers else _in_numbers(numbers, place)
+
+
+def _meaning(text: str, place: int) -> frozenset[int] | None:
+    parts = ["0", *(text if place == other else "*" for other in range(len(CRONTAB_FIELDS)))]
+    try:
+        read = read_fields(parts, name="", both=True)
+    except InvalidValue:
+        return None
+    return frozenset((read.minutes, read.hours, read.days.numbers, read.months, read.weekdays.numbers)[place])
+
+
+def _in_numbers(numbers: frozenset[int], place: int) -> str:
+    if len(numbers) == (60, 24, 31, 12, 7)[place]:
+        return "*"
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
 def _field(value: Any) -> str:
@@ -60,14 +89,25 @@ def _field(value: Any) -> str:
     return str(value).replace(" ", "")
 
 
-def _interval(every: timedelta, relative: bool) -> Any:
-    """Return an interval; a relative one of whole days begins at local midnight, as Celery rounds it."""
+def interval_rule(every: timedelta, *, relative: bool = False, since: datetime | None = None, zone: str = "UTC") -> str:
+    """Return an interval: at round times, or counted from its last run `since`.
+
+    A relative one is rounded as Celery rounds it; one of whole days begins at local midnight.
+    """
+    if every <= timedelta(0):
+        raise InvalidValue("schedule", f"an interval of {every} never ends", "give one second or more")
+    local = since.astimezone(ZoneInfo(zone)).replace(microsecond=0) if since else None
     if relative and every >= DAY and every % DAY == timedelta(0):
-        return f"R/1970-01-01T00:00:00/P{every // DAY}D"
-    return f"every {format_duration(every)}"
+        return f"R/{local.date() if local else '1970-01-01'}T00:00:00/P{every // DAY}D"
+    if local is None:
+        return f"every {format_duration(every)}"
+    if relative:
+        hours, minutes = every >= timedelta(hours=1), every >= timedelta(minutes=1)
+        local = local.replace(minute=0, second=0) if hours else local.replace(second=0) if minutes else local
+    return f"every {format_duration(every)} from {local.astimezone(UTC).isoformat()}"
 
 
-def _options(options: dict[str, Any]) -> dict[str, Any]:
+def read_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return Celery's message options as what a definition says: how long a run may wait, its queue, and the rest."""
     values = {name: options.pop(name) for name in OWN_OPTIONS if options.get(name) is not None}
     if isinstance(values.get("expires"), datetime):

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..domain import definition as domain
-from ..domain.definition import Calendars, Definition, edited, new_definition, stated
+from ..domain.definition import Calendars, Definition, Past, edited, new_definition, stated
 from ..domain.ids import new_id
 from ..domain.stating import FIELDS, write_value
 from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest
@@ -51,11 +51,14 @@ def add(
     actor: str | None = None,
     origin: str | None = None,
     reason: str | None = None,
+    past: Past | None = None,
 ) -> Definition:
-    """Add a definition; its first instant is the next one from now."""
+    """Add a definition; its first instant is the next one from now, or from where its past ends."""
     now = tx.read_now()
     known = known_calendars(tx, values)
-    added = new_definition(id=new_id(), name=name, values=values, now=now, actor=actor, origin=origin, calendars=known)
+    added = new_definition(
+        id=new_id(), name=name, values=values, now=now, actor=actor, origin=origin, calendars=known, past=past
+    )
     if not definitions.add(tx, added):
         raise DefinitionExists(name)
     versions.keep(tx, added, action="add", actor=actor, reason=reason)
@@ -136,6 +139,21 @@ def _let_wait(
 
 def _plain(definition: Definition, name: str) -> Any:
     return write_value(name, getattr(definition, name))
+
+
+def move_on(tx: Transaction, before: Definition, past: Past, *, actor: str | None, reason: str | None) -> Definition:
+    """Take over what a locked definition has behind it elsewhere; it never goes back, and the rule stays as it is."""
+    later = max(past.planned_until, before.planned_until)
+    after = replace(before, planned_until=later, planned_offset=before.offset_at(later), runs=max(past.runs, before.runs))
+    last = max((at for at in (past.last_run_at, before.last_run_at) if at), default=None)
+    after = replace(after, last_run_at=last, catching_up_from=None)
+    after = replace(after, next_run_at=after.following)
+    definitions.advance(tx, [after])
+    if after.plan_ahead:
+        horizon.extend(tx, after, now=tx.read_now())
+    both = ({"planned_until": _plain(one, "planned_until"), "runs": one.runs} for one in (before, after))
+    audit.note(tx, "move on", object_of(before.name), actor=actor, before=next(both), after=next(both), reason=reason)
+    return after
 
 
 def retire(installation: Installation, tx: Transaction, before: Definition, *, reason: str) -> Definition:

@@ -45,8 +45,8 @@ class Seeder:
     def seed(self, tx: Transaction) -> None:
         """Make the definitions what the code states, in one transaction."""
         app = self.installation.app
-        origin = f"beat_schedule:{app.main or ''}"[:100]
-        entries = {name_of(key): entry for key, entry in _entries(app).items()}
+        origin = origin_of(app)
+        entries = {name_of(key): entry for key, entry in entries_of(app).items()}
         for name, entry in entries.items():
             try:
                 self._seed_one(tx, name, read_entry(app, entry), origin)
@@ -75,7 +75,12 @@ class Seeder:
         editing.change(self.installation, tx, before, values, action="seed", reason=f"seeded by {origin}")
 
 
-def _entries(app: Any) -> dict[str, Any]:
+def origin_of(app: Any) -> str:
+    """Return what the definitions of an app's `beat_schedule` are known by."""
+    return f"beat_schedule:{app.main or ''}"[:100]
+
+
+def entries_of(app: Any) -> dict[str, Any]:
     """Return the app's entries, with the clean-up of results that Celery's own beat adds."""
     entries = dict(app.conf.beat_schedule or {})
     if CLEANUP not in entries and app.conf.result_expires and not _expires_by_itself(app):
