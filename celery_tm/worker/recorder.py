@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeVar
 
 from .. import events
@@ -69,16 +69,16 @@ def record_failure(
 
 
 def record_vanished(
-    installation: Installation, id: str, attempt: int, failure: Failure, *, worker: str
+    installation: Installation, id: str, attempt: int, failure: Failure, *, workers: Container[str]
 ) -> TryAgain | Bury | None:
-    """A pool process died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
+    """One of `workers` died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
 
     None if there is nothing to write, or no database to write to: then the sweeper will.
     """
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
-        if job is None or (job.attempt, job.state, job.claimed_by) != (attempt, JobState.RUNNING, worker):
+        if job is None or (job.attempt, job.state) != (attempt, JobState.RUNNING) or job.claimed_by not in workers:
             return None
         return record_failure(installation, job, failure)
     except (DatabaseUnavailable, LeaseLost):

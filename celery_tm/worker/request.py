@@ -5,6 +5,7 @@ Celery tells only the request about these, not the task. They are recorded at on
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
@@ -46,8 +47,9 @@ class Request(CeleryRequest):
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         header = self._request_dict.get(HEADER)
         attempt = header.get("attempt", 1) if isinstance(header, dict) else 1
-        worker = f"{self.hostname}:{self.worker_pid}"
-        return recorder.record_vanished(Installation.of(self.app), self.id, attempt, failure, worker=worker)
+        # gevent's bodies run in this process, and Celery takes the number of their greenlet for a process id.
+        workers = {f"{self.hostname}:{pid}" for pid in (self.worker_pid, os.getpid())}
+        return recorder.record_vanished(Installation.of(self.app), self.id, attempt, failure, workers=workers)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""
