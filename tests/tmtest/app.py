@@ -53,6 +53,14 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("end", n, self.job.id, self.job.attempt, os.getpid())
         return n
 
+    @task(bind=True, name="witness")
+    def witness(self: Task, n: Any, seconds: float) -> None:
+        """Note, before and after a sleep that lets others run, whose job this body takes itself for."""
+        began, seen = time.time(), {(self.job.id, current_job().id, self.request.id)}
+        time.sleep(seconds)
+        seen.add((self.job.id, current_job().id, self.request.id))
+        log_effect("witness", n, began, time.time(), *sorted({id for ids in seen for id in ids}))
+
     @task(bind=True, name="ranged")
     def ranged(self: Task, n: Any) -> None:
         start, end = self.job.window or (None, None)
