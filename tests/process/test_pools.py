@@ -25,12 +25,14 @@ from celery_tm.domain.job import Status
 from celery_tm.errors import JobNotFound
 from celery_tm.store import tables
 
-pytestmark = pytest.mark.timeout(180)
+# Five workers at once: on a machine that is busy with more, a lease of three seconds may end before it can be renewed.
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 LEASE = 3
 LONG = LEASE * 1.5  # a body that outlives its first lease
 SLEEPERS = {"prefork": 2, "threads": 20, "solo": 1, "gevent": 20, "eventlet": 20}  # bodies at one time
-NAPS = {"prefork": 0.2, "threads": 2.0, "solo": 0.2, "gevent": 2.0, "eventlet": 2.0}
+CROWDED = ("threads", "gevent", "eventlet")
+PATIENCE = 20.0  # seconds that the bodies of a crowd wait for each other
 BEATS = {"prefork": ("-B", "--scheduler", "tm"), "solo": ("-B", "--scheduler=celery_tm.Scheduler")}
 GREEN = ("gevent", "eventlet")
 PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
@@ -49,6 +51,7 @@ class Life:
     ids: dict[tuple[str, str], str] = field(default_factory=dict)
     beats: dict[int, int] = field(default_factory=dict)  # their process ids, and whose group they were in
     refused: dict[str, Process] = field(default_factory=dict)
+    trouble: str = ""
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     left: dict[str, bool] = field(default_factory=dict)
 
@@ -63,7 +66,8 @@ class Life:
         self.ids[pool, name] = self.stand.app.tasks[task].apply_async(args, queue=self.queue(pool)).id
 
     def defer_witnesses(self, pool: str) -> None:
-        signature = self.stand.app.tasks["witness"].s(f"witness-{pool}", NAPS[pool]).set(queue=self.queue(pool))
+        company = SLEEPERS[pool] if pool in CROWDED else 1
+        signature = self.stand.app.tasks["witness"].s(f"witness-{pool}", company, PATIENCE).set(queue=self.queue(pool))
         for n, handle in enumerate(defer_many([(signature, {"delay": 0.1})] * SLEEPERS[pool])):
             self.ids[pool, f"witness {n}"] = handle.id
 
@@ -100,7 +104,7 @@ def start(life: Life) -> None:
     """Start the workers, all at once."""
     for pool in filter(is_there, SLEEPERS):
         options = [f"--pool={pool}", "-Q", life.queue(pool), *BEATS.get(pool, ())]
-        concurrency = SLEEPERS[pool] + 5 if SLEEPERS[pool] > 2 else SLEEPERS[pool]
+        concurrency = SLEEPERS[pool] + (5 if pool in CROWDED else 0)
         life.workers[pool] = life.stand.worker(*options, concurrency=concurrency, wait=False)
     for worker in life.workers.values():
         life.stand.wait_for_text(worker, "ready.")
@@ -132,21 +136,35 @@ def ask(life: Life) -> None:
 
 
 def see_through(life: Life) -> None:
-    """Wait until all is done."""
-    stand = life.stand
-    for pool in life.workers:
-        stand.wait(lambda n=f"cancelled-{pool}": life.lines("start", n), what=f"the body to cancel, {pool}")
-        assert cancel(id=life.ids[pool, "cancelled"], app=stand.app)
-    for pool in life.workers:
-        stand.wait(lambda n=f"tick-{pool}": len(life.lines("effect", n)) >= 2, what=f"two instants, {pool}")
-        stand.tm.disable(pool)
-    for (pool, name), id in life.ids.items():
-        stand.wait(lambda id=id: has_ended(stand, id), what=f"the end of {name}, {pool}")
-    stand.wait_until_settled(seconds=30)
-    with stand.database.transaction(write=False) as tx:
+    """Wait until all is done, or note what was not: the tests then say what is wrong with which pool."""
+    try:
+        cancel_and_disable(life)
+        owed = list(life.ids.values())
+        life.stand.wait(lambda: all_ended(life.stand, owed), seconds=40, what="the end of all")
+        life.stand.wait_until_settled(seconds=20)
+    except AssertionError as error:
+        life.trouble = str(error)
+    with life.stand.database.transaction(write=False) as tx:
         names = tx.execute(select(tables.node.c.name).where(tables.node.c.kind == "beat")).scalars().all()
     pids = [int(name.rsplit(":", 1)[1]) for name in names]
     life.beats = {pid: os.getpgid(pid) for pid in pids}
+
+
+def cancel_and_disable(life: Life) -> None:
+    stand = life.stand
+    for pool in life.workers:
+        stand.wait(lambda n=f"cancelled-{pool}": life.lines("start", n), what=f"the body to cancel, {pool}")
+        cancel(id=life.ids[pool, "cancelled"], app=stand.app)
+    for pool in life.workers:
+        stand.wait(lambda n=f"tick-{pool}": len(life.lines("effect", n)) >= 2, what=f"two instants, {pool}")
+        stand.tm.disable(pool)
+
+
+def all_ended(stand: Stand, owed: list[str]) -> bool:
+    """Take off what has ended, and say whether nothing is left."""
+    while owed and has_ended(stand, owed[-1]):
+        owed.pop()
+    return not owed
 
 
 def has_ended(stand: Stand, id: str) -> bool:
@@ -228,17 +246,16 @@ def test_reports_are_kept(life: Life, pool: str) -> None:
 def test_bodies_at_one_time_know_their_own_job(life: Life, pool: str) -> None:
     lines = life.lines("witness", f"witness-{pool}")
     ids = {id for (where, name), id in life.ids.items() if where == pool and name.startswith("witness")}
-    assert sorted(line[4:] for line in lines) == sorted([id] for id in ids), "a body took itself for another's"
+    assert sorted(line[3:] for line in lines) == sorted([id] for id in ids), "a body took itself for another's"
     for n in range(SLEEPERS[pool]):
         assert life.story(pool, f"witness {n}") == [(1, "succeeded")]
 
 
-@pytest.mark.parametrize("pool", ["threads", *GREEN], indirect=True)
+@pytest.mark.parametrize("pool", CROWDED, indirect=True)
 def test_twenty_bodies_really_run_at_one_time(life: Life, pool: str) -> None:
-    lines = life.lines("witness", f"witness-{pool}")
-    last_start, first_end = max(float(line[2]) for line in lines), min(float(line[3]) for line in lines)
-    assert len(lines) == 20
-    assert last_start < first_end, f"the last began {last_start - first_end:.2f} s after the first had ended"
+    assert [line[2] for line in life.lines("witness", f"witness-{pool}")] == ["20"] * 20, (
+        "some waited for the others in vain"
+    )
 
 
 def test_it_runs_what_definitions_plan(life: Life, pool: str) -> None:
@@ -253,6 +270,7 @@ def test_stopped_it_leaves_no_process(life: Life, pool: str) -> None:
 
 
 def test_nothing_went_wrong_beside_it(life: Life, pool: str) -> None:
+    assert not life.trouble
     text = life.workers[pool].text()
     assert [trouble for trouble in ("cannot renew", "was not written", "LeaseWasLost") if trouble in text] == []
 
