@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites run test test-fast check format clean help
+.PHONY: bench bench-quick celery-suites run test test-fast versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,6 +30,9 @@ test: $(STAMP)   ## run every test on every database and broker found
 
 test-fast: $(STAMP)  ## the tests that need no server and no process
 	$(PYTEST) -q tests/unit tests/contract $(ARGS)
+
+versions:        ## a part of the tests on every Celery, SQLAlchemy and Python found; about 5 minutes for each combination
+	$(PYTHON) tests/versions/run.py $(ARGS)
 
 check: $(STAMP)  ## format, lint, types, layers and the fast tests
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +124,33 @@ def database(app: Celery) -> Database:
     return Installation.of(app).database
 
 
+OpenStand = Callable[[str, Path, Path], AbstractContextManager[Stand]]
 PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
 
 
 @pytest.fixture(params=PAIRS)
-def stand(request: pytest.FixtureRequest, tmp_path: Path, effects: Path) -> Iterator[Stand]:
+def stand(request: pytest.FixtureRequest, open_stand: OpenStand, tmp_path: Path, effects: Path) -> Iterator[Stand]:
     """A database and a broker of each kind, with real workers and beats to start on them."""
-    database, broker = request.param.split("+")
-    conf = broker_conf(request, broker, tmp_path) | {"tm_database_url": request.getfixturevalue("fresh_url")(database)}
-    stand = Stand(conf, tmp_path, effects, pair=request.param)
-    yield stand
-    stand.close()
+    with open_stand(request.param, tmp_path, effects) as stand:
+        yield stand
+
+
+@pytest.fixture(scope="session")
+def open_stand(request: pytest.FixtureRequest) -> OpenStand:
+    """Return how to open a stand, for tests that share one."""
+
+    @contextmanager
+    def opened(pair: str, folder: Path, effects: Path) -> Iterator[Stand]:
+        database, broker = pair.split("+")
+        url: str = request.getfixturevalue(f"{database}_url")
+        prepare(url)
+        stand = Stand(broker_conf(request, broker, folder) | {"tm_database_url": url}, folder, effects, pair=pair)
+        try:
+            yield stand
+        finally:
+            stand.close()
+
+    return opened
 
 
 @pytest.fixture

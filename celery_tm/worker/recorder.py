@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -123,17 +123,17 @@ def record_failure(
 
 
 def record_vanished(
-    installation: Installation, id: str, attempt: int, failure: Failure, *, worker: str
+    installation: Installation, id: str, attempt: int, failure: Failure, *, workers: Container[str]
 ) -> TryAgain | Bury | None:
-    """A pool process died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
+    """One of `workers` died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
 
     None if there is nothing to write, or no database to write to: then the sweeper will.
     """
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
-        found = None if job is None else (job.attempt, job.state, job.claimed_by, job.ended)
-        if job is None or found != (attempt, JobState.RUNNING, worker, None):
+        found = None if job is None else (job.attempt, job.state, job.ended)
+        if job is None or found != (attempt, JobState.RUNNING, None) or job.claimed_by not in workers:
             return None
         return record_failure(installation, job, failure)
     except (DatabaseUnavailable, LeaseLost):
@@ -141,14 +141,14 @@ def record_vanished(
 
 
 def record_handed_back(
-    installation: Installation, attempts: Sequence[tuple[str, int]], why: str, *, worker: str
+    installation: Installation, attempts: Sequence[tuple[str, int]], why: str, *, workers: Container[str | None]
 ) -> Sequence[str]:
     """A worker stops in the middle of attempts: let them wait again at once, no try used; return which were given back."""
     failure = Failure.interrupted(why)
 
     def work(tx: Transaction) -> list[str]:
         held = [job for id, attempt in attempts if (job := jobs.find(tx, id)) and job.attempt == attempt]
-        mine = [job for job in held if (job.state, job.claimed_by) == (JobState.RUNNING, worker)]
+        mine = [job for job in held if job.state is JobState.RUNNING and job.claimed_by in workers]
         given = [job.id for job in mine if job.ended is None and settlement.hand_back(tx, job, failure)]
         return given + [job.id for job in mine if job.ended is not None and following.carry_on(tx, job)]
 
@@ -159,7 +159,7 @@ def record_handed_back(
 
 
 def record_revoked(
-    installation: Installation, id: str, attempt: int, *, outcome: Outcome, reason: str, worker: str | None
+    installation: Installation, id: str, attempt: int, *, outcome: Outcome, reason: str, workers: Container[str | None]
 ) -> None:
     """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows."""
 
@@ -169,7 +169,7 @@ def record_revoked(
             return
         if job.state is not JobState.RUNNING:
             settlement.drop(tx, job, outcome, reason=reason)
-        elif job.claimed_by == worker:
+        elif job.claimed_by in workers:
             settlement.stop(tx, job, message=reason)
 
     try:

@@ -5,6 +5,7 @@ Celery tells only the request about these, not the task. They are recorded at on
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
@@ -66,7 +67,7 @@ class Request(CeleryRequest):
         said = f"{reason} by its worker" if terminated else reason
         for id, attempt in self._attempts:
             recorder.record_revoked(
-                Installation.of(self.app), id, attempt, outcome=outcome, reason=said, worker=self._worker
+                Installation.of(self.app), id, attempt, outcome=outcome, reason=said, workers=self._workers
             )
 
     @property
@@ -81,8 +82,10 @@ class Request(CeleryRequest):
         return [(self.id, header.get("attempt", 1) if isinstance(header, dict) else first)]
 
     @property
-    def _worker(self) -> str:
-        return f"{self.hostname}:{self.worker_pid}"
+    def _workers(self) -> frozenset[str]:
+        """Return the names that the process which ran this may have at the gate."""
+        # gevent's bodies run in this process, and Celery takes the number of their greenlet for a process id.
+        return frozenset(f"{self.hostname}:{pid}" for pid in (self.worker_pid, os.getpid()))
 
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""
@@ -91,10 +94,10 @@ class Request(CeleryRequest):
             self._hand_back(failure.error)
             return TryAgain(recorder.NO_WAIT)
         [(id, attempt)] = attempts
-        return recorder.record_vanished(Installation.of(self.app), id, attempt, failure, worker=self._worker)
+        return recorder.record_vanished(Installation.of(self.app), id, attempt, failure, workers=self._workers)
 
     def _hand_back(self, why: str = STOPS) -> None:
-        recorder.record_handed_back(Installation.of(self.app), self._attempts, why, worker=self._worker)
+        recorder.record_handed_back(Installation.of(self.app), self._attempts, why, workers=self._workers)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""

@@ -96,31 +96,6 @@ def test_one_job_walks_from_failure_to_dead_letter_and_back(stand: Stand) -> Non
     assert [int(line[3]) for line in stand.effects("fails")] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_every_pool_runs_deferred_and_direct_calls(stand: Stand, pool: str) -> None:
-    stand.beat()
-    stand.worker(f"--pool={pool}")
-    deferred = defer(stand.app.tasks["effect"].s("deferred"), delay=0.2)
-    at_once = defer(stand.app.tasks["effect"].s("at once"))
-    direct = stand.app.tasks["effect"].delay("direct")
-    flaky = stand.app.tasks["flaky"].delay("flaky", 2)
-
-    for id in (deferred.id, at_once.id, direct.id, flaky.id):
-        stand.wait(lambda id=id: known(stand, id) == Status.SUCCEEDED, what=f"the success of {id}")
-    assert stand.tm.job(flaky.id).attempt_count == 3
-    assert stand.tm.job(direct.id).executions[0].source == "direct"
-    assert stand.count(tables.job) == 0
-
-
-def known(stand: Stand, id: str) -> Status | None:
-    from celery_tm.errors import JobNotFound
-
-    try:
-        return stand.tm.job(id).state
-    except JobNotFound:
-        return None
-
-
 def test_a_task_no_worker_has_becomes_a_dead_letter(stand: Stand) -> None:
     stand.tm.definitions.add(name="ghost", task="no.such.task", schedule="* * * * * *", max_retries=0)
     beat = stand.beat()

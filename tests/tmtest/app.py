@@ -21,6 +21,12 @@ def log_effect(*words: object) -> None:
             file.write(" ".join(map(str, words)) + "\n")
 
 
+def count_effects(*words: object) -> int:
+    """Count the lines in the effects file that are these words."""
+    with open(os.environ["TM_TEST_EFFECTS"]) as file:
+        return file.read().splitlines().count(" ".join(map(str, words)))
+
+
 def make_app(conf: dict[str, Any]) -> Celery:
     """Return an app with the test tasks."""
     app = Celery("tmtest", set_as_current=False)
@@ -53,6 +59,16 @@ def make_app(conf: dict[str, Any]) -> Celery:
             time.sleep(0.05)
         log_effect("end", n, self.job.id, self.job.attempt, os.getpid())
         return n
+
+    @task(bind=True, name="witness")
+    def witness(self: Task, n: Any, company: int, patience: float) -> None:
+        """Wait until so many bodies are here at one time, and note whose job this one takes itself for, before and after."""
+        seen, end = {self.job.id, current_job().id, self.request.id}, time.monotonic() + patience
+        log_effect("arrived", n)
+        while (here := count_effects("arrived", n)) < company and time.monotonic() < end:
+            time.sleep(0.25)
+        seen |= {self.job.id, current_job().id, self.request.id}
+        log_effect("witness", n, here, *sorted(seen))
 
     @task(bind=True, name="ranged")
     def ranged(self: Task, n: Any) -> None:

@@ -55,6 +55,10 @@ class Process:
         self._popen.send_signal(signal.SIGTERM)
         self._popen.wait(20)
 
+    def wait(self, seconds: float) -> int:
+        """Wait until it has ended, and return how."""
+        return self._popen.wait(seconds)
+
     def kill(self) -> None:
         """Kill it with all its children, without a chance to clean up."""
         with suppress(ProcessLookupError):  # the group outlives its leader as long as a pool process is there
