@@ -7,9 +7,12 @@ import time
 from functools import partial
 from typing import Any
 
+import celery
 from celery import Celery
 
 from celery_tm import Task, current_job
+
+from . import canvas_tasks
 
 
 def log_effect(*words: object) -> None:
@@ -100,4 +103,6 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("plain", n)
         return n
 
+    for base in (celery.Task, Task):
+        canvas_tasks.add_tasks(app, base)
     return app
