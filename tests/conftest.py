@@ -147,7 +147,7 @@ def canvas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         stand.beat()
         stand.worker(concurrency=3)
         yield stand
-        stand.close()
+        close_with_results(stand)
 
 
 @pytest.fixture(params=PAIRS)
@@ -156,7 +156,7 @@ def own_canvas(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     stand = stand_with_results(request, tmp_path, request.param)
     monkeypatch.setenv("TM_TEST_EFFECTS", str(stand.effects_file))
     yield stand
-    stand.close()
+    close_with_results(stand)
 
 
 def stand_with_results(request: pytest.FixtureRequest, folder: Path, pair: str) -> Stand:
@@ -174,6 +174,15 @@ def stand_with_results(request: pytest.FixtureRequest, folder: Path, pair: str) 
     effects = folder / "effects.log"
     effects.touch()
     return Stand(conf, folder, effects, pair=pair)
+
+
+def close_with_results(stand: Stand) -> None:
+    """End a stand, and what its result backend has open in this process."""
+    backend = stand.app.backend
+    if stand.pair == "postgresql+redis":
+        backend.result_consumer.stop()
+        backend.client.close()
+    stand.close()
 
 
 @pytest.fixture

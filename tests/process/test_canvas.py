@@ -7,8 +7,6 @@ compared. The three pairs differ in how chords are joined: Redis counts by itsel
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from collections import Counter
 from typing import Any
@@ -18,9 +16,7 @@ from celery import chain, chord, group
 from celery.canvas import StampingVisitor
 from tmtest.canvas_tasks import EXTRA, OURS
 from tmtest.stand import Stand
-from tmtest.twice import Side, both, quiet
-
-from celery_tm.store import tables
+from tmtest.twice import Side, both
 
 # Chains
 
@@ -54,17 +50,17 @@ def test_a_chain_stops_at_the_step_that_fails(canvas: Stand) -> None:
     def scenario(side: Side) -> Any:
         result = chain(side.add.s(1, 2), side.fail.s("way"), side.add.s(10)).apply_async()
         told = side.error(result.parent)
-        quiet()
+        side.quiet()
         return told, result.state, result.parent.parent.get(timeout=5), side.ran()
 
-    assert both(canvas, scenario) == ("FAILURE ValueError: no way", "PENDING", 3, ["add(1, 2)", "fail(3, way)"])
+    assert both(canvas, scenario) == ("FAILURE ValueError: no way", "FAILURE", 3, ["add(1, 2)", "fail(3, way)"])
 
 
 def test_a_retry_in_the_middle_of_a_chain_doubles_nothing(canvas: Stand) -> None:
     def scenario(side: Side) -> Any:
         result = chain(side.add.s(1, 2), side.retry_once.s(), side.add.s(10)).apply_async()
         value = side.get(result)
-        quiet()
+        side.quiet()
         return value, side.ran()
 
     assert both(canvas, scenario) == (13, ["add(1, 2)", "retry_once(3)", "retry_once(3)", "add(3, 10)"])
@@ -190,7 +186,7 @@ def test_a_chord_waits_for_a_header_task_that_retries(canvas: Stand) -> None:
     def scenario(side: Side) -> Any:
         result = chord([side.add.s(1, 1), side.retry_once.s(5), side.add.s(2, 2)], side.total.s()).apply_async()
         value = side.get(result)
-        quiet()
+        side.quiet()
         return value, sorted(side.ran())
 
     expected = ["add(1, 1)", "add(2, 2)", "retry_once(5)", "retry_once(5)", "total([2, 5, 4])"]
@@ -201,15 +197,15 @@ def test_a_chord_whose_header_fails_fails_and_calls_the_errback(canvas: Stand) -
     def scenario(side: Side) -> Any:
         body = side.total.s().on_error(side.new_errback.s())
         result = chord([side.add.s(1, 1), side.fail.s("luck")], body).apply_async()
-        told = side.error(result).replace(result.id, "…")
+        told = side.error(result).replace(result.parent.results[1].id, "fail")
         [errback] = side.wait_for("errback")
-        quiet()
-        failed = [part.state for part in result.parent.results]
-        # Which id a backend names in the error of a chord differs between them, not between the two sets.
-        return told.split("(")[0], errback["failed"] == result.id, failed, sorted(side.ran()), len(side.facts("errback"))
+        side.quiet()
+        states = [part.state for part in result.parent.results]
+        return told, errback["failed"] == result.id, states, sorted(side.ran()), len(side.facts("errback"))
 
     told, names_body, states, ran, errbacks = both(canvas, scenario)
-    assert told.startswith("FAILURE ChordError: Dependency")
+    assert told.startswith("FAILURE ChordError: ")  # the rest is each backend's own
+    assert "ValueError('no luck')" in told
     assert (names_body, states, errbacks) == (True, ["SUCCESS", "FAILURE"], 1)
     assert ran == ["add(1, 1)", "fail(luck)"]
 
@@ -252,7 +248,7 @@ def test_links_are_called_with_the_result(canvas: Stand) -> None:
         several = side.add.apply_async((2, 2), link=[side.add.s(20), side.add.si(7, 7), side.total.si([1, 1])])
         side.get(several)
         side.wait_for("ran", count=6)
-        quiet()
+        side.quiet()
         return side.get(child), sorted(side.ran())
 
     value, ran = both(canvas, scenario)
@@ -265,7 +261,7 @@ def test_links_of_a_task_that_retries_are_called_once(canvas: Stand) -> None:
         result = side.retry_once.apply_async((5,), link=side.add.s(10), link_error=side.old_errback.s())
         value = side.get(result)
         side.wait_for("ran", count=3)
-        quiet()
+        side.quiet()
         return value, side.ran(), len(side.facts("errback"))
 
     assert both(canvas, scenario) == (5, ["retry_once(5)", "retry_once(5)", "add(5, 10)"], 0)
@@ -278,7 +274,7 @@ def test_errbacks_old_and_new_are_told_of_a_failure(canvas: Stand) -> None:
         )
         told = side.error(result)
         side.wait_for("errback", count=2)
-        quiet()
+        side.quiet()
         called = [(f["name"], f["failed"] == result.id, f.get("error")) for f in side.facts("errback")]
         return told, sorted(called), side.ran()
 
@@ -293,7 +289,7 @@ def test_an_errback_of_a_chain_is_told_of_the_step_that_failed(canvas: Stand) ->
         steps = chain(side.add.s(1, 2), side.fail.s("luck"), side.add.s(10))
         result = steps.apply_async(link_error=side.old_errback.s())
         [errback] = side.wait_for("errback")
-        quiet()
+        side.quiet()
         return errback["failed"] == result.parent.id, len(side.facts("errback")), side.ran()
 
     assert both(canvas, scenario) == (True, 1, ["add(1, 2)", "fail(3, luck)"])
@@ -309,7 +305,7 @@ def test_a_body_may_be_replaced(canvas: Stand, by: str) -> None:
     def scenario(side: Side) -> Any:
         result = side.replaced.delay(5, by=by)
         value = side.get(result)
-        quiet()
+        side.quiet()
         return value, result.state, sorted(side.ran())
 
     assert both(canvas, scenario)[:2] == (REPLACED[by], "SUCCESS")
@@ -320,7 +316,7 @@ def test_a_step_in_the_middle_of_a_chain_may_be_replaced(canvas: Stand, by: str)
     def scenario(side: Side) -> Any:
         result = chain(side.add.s(2, 3), side.replaced.s(by=by), side.add.s(1000)).apply_async()
         value = side.get(result)
-        quiet()
+        side.quiet()
         return value, sorted(side.ran())
 
     assert both(canvas, scenario)[0] == 1000 + REPLACED[by]
@@ -331,7 +327,7 @@ def test_a_task_in_a_chord_s_header_may_be_replaced(canvas: Stand, by: str) -> N
     def scenario(side: Side) -> Any:
         result = chord([side.add.s(1, 1), side.replaced.s(5, by=by)], side.total.s()).apply_async()
         value = side.get(result)
-        quiet()
+        side.quiet()
         return value, sorted(side.ran())
 
     assert both(canvas, scenario)[0] == 2 + REPLACED[by]
@@ -344,7 +340,7 @@ def test_links_and_errbacks_follow_the_replacement(canvas: Stand) -> None:
         value, told = side.get(good), side.error(bad)
         [errback] = side.wait_for("errback")
         side.wait(lambda: "add(6, 100)" in side.ran(), "the link")
-        quiet()
+        side.quiet()
         return value, told, errback["failed"] == bad.id, sorted(side.ran())
 
     assert both(canvas, scenario)[:3] == (6, "FAILURE ValueError: no 5", True)
@@ -367,7 +363,7 @@ def test_stamps_reach_every_step_also_after_a_retry(canvas: Stand) -> None:
         side.get(steps.apply_async())
         return [(fact["stamps"], fact["stamped"]) for fact in side.facts("seen")]
 
-    assert both(canvas, scenario) == [({"ticket": ["T-1"]}, ["ticket"])] * 3
+    assert both(canvas, scenario) == [({"ticket": "T-1"}, ["ticket"])] * 3
 
 
 def test_headers_reach_the_body_also_after_a_retry(canvas: Stand) -> None:
@@ -390,7 +386,7 @@ def test_every_step_names_the_root_and_its_parent(canvas: Stand) -> None:
     assert both(canvas, scenario) == [(0, None), (0, 0), (0, 1)]
 
 
-# The same message twice, and a worker that dies: here plain Celery is no oracle
+# The same message twice: here plain Celery, which runs it twice, is no oracle
 
 
 def test_the_same_message_twice_runs_once(canvas: Stand) -> None:
@@ -418,48 +414,9 @@ def test_a_step_delivered_twice_runs_the_rest_of_its_chain_once(canvas: Stand, a
     first.apply_async(**message)
     assert side.get(last) == 111
     side.wait_for("signal", signal="task_postrun", name="slow", count=2)
-    quiet()
+    side.quiet()
     assert side.ran() == ["slow(1)", "add(1, 10)", "add(11, 100)"]
     assert (last.parent.parent.state, last.result) == ("SUCCESS", 111)
-
-
-@pytest.mark.parametrize("victim", ["pool process", "worker"])
-@pytest.mark.alone
-def test_a_chain_survives_the_death_of_the_process_that_runs_a_step(own_canvas: Stand, victim: str) -> None:
-    stand = own_canvas
-    stand.beat()
-    worker = stand.worker(concurrency=1)
-    side = Side(stand, OURS)
-    result = chain(side.add.s(1, 2), side.slow_at_first.s(), side.add.s(10), side.add.s(100)).apply_async()
-    [begun] = side.wait_for("ran", name="slow_at_first")
-    if victim == "worker":
-        worker.kill()
-        stand.worker(concurrency=1)
-    else:
-        os.kill(begun["pid"], signal.SIGKILL)
-
-    assert result.get(timeout=30, interval=0.05) == 113
-    stand.wait_until_settled()
-    quiet()
-    assert side.ran() == ["add(1, 2)", "slow_at_first(3)", "slow_at_first(3)", "add(3, 10)", "add(13, 100)"]
-    assert stand.outcomes() == Counter(succeeded=4, orphaned=1)
-    assert stand.count(tables.dead_letter) == 0
-
-
-@pytest.mark.alone
-def test_a_chord_survives_the_death_of_the_process_that_runs_a_part(own_canvas: Stand) -> None:
-    stand = own_canvas
-    stand.beat()
-    stand.worker(concurrency=2)
-    side = Side(stand, OURS)
-    result = chord([side.add.s(1, 2), side.slow_at_first.s(5), side.add.s(3, 4)], side.total.s()).apply_async()
-    [begun] = side.wait_for("ran", name="slow_at_first")
-    os.kill(begun["pid"], signal.SIGKILL)
-
-    assert result.get(timeout=30, interval=0.05) == 15
-    stand.wait_until_settled()
-    quiet()
-    assert Counter(fact["name"] for fact in side.facts("ran")) == {"add": 2, "slow_at_first": 2, "total": 1}
 
 
 def test_nothing_is_owed_after_all_that(canvas: Stand) -> None:

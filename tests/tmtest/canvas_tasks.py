@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -18,25 +19,26 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 import celery_tm
 
+from . import tracing
+
 PLAIN, OURS = PREFIXES = ("plain", "ours")
 EXTRA = "x-test"  # a header of the tests' own
-TRACE = "x-trace"  # what a tracing library puts into a message's headers
 
 
 def place(conf: Any, name: str) -> str:
-    """Return the name of a queue or exchange of this stand's own: `other`, `routed`, `topic` or `exchange`."""
+    """Return the name of a queue or exchange of this stand's own: `other`, `routed`, `bound` or `exchange`."""
     return f"{conf['task_default_queue']}-{name}"
 
 
 def canvas_conf(conf: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that the scenarios need, as plain JSON, for workers read them from the environment."""
-    topic = {"exchange": place(conf, "exchange"), "exchange_type": "topic", "routing_key": "a.#"}
+    bound = {"exchange": place(conf, "exchange"), "exchange_type": "direct", "routing_key": "a.b"}
     queues = {conf["task_default_queue"]: {}, place(conf, "other"): {}, place(conf, "routed"): {}}
     route = {"queue": place(conf, "routed"), "priority": 3}
     return {
-        "task_queues": queues | {place(conf, "topic"): topic},
+        "task_queues": queues | {place(conf, "bound"): bound},
         "task_routes": {f"{prefix}.routed": route for prefix in PREFIXES},
-        "task_annotations": {f"{prefix}.annotated": {"rate_limit": "70/s", "colour": "red"} for prefix in PREFIXES},
+        "task_inherit_parent_priority": True,
         "accept_content": ["json", "yaml"],
         "result_chord_retry_interval": 0.1,
         "result_extended": True,
@@ -65,6 +67,7 @@ def read(text: str) -> list[dict[str, Any]]:
 
 def add_tasks(app: Celery, base: type[celery.Task]) -> None:
     """Register every task of this module with that base class, under its prefix."""
+    app.conf.task_annotations = annotations()
     ours = issubclass(base, celery_tm.Task)
     soon = {"retry": {"kind": "fixed", "delay": 0.2}} if ours else {}  # in plain Celery `retry` is the method
     make = partial(app.task, base=base, bind=True, shared=False)
@@ -182,14 +185,13 @@ def add_watching(task: Any) -> None:
 
     @task()
     def sees(self: Any, *args: Any) -> Any:
-        return tell(self)
+        return tell(self, *args)
 
     @task(max_retries=3)
     def sees_after_retry(self: Any, *args: Any) -> Any:
-        note(self)
         if not self.request.retries:
             raise self.retry(countdown=0.2)
-        return tell(self)
+        return tell(self, *args)
 
     @task()
     def calls(self: Any, how: str) -> Any:
@@ -203,12 +205,30 @@ def add_watching(task: Any) -> None:
         return {"id": self.request.id, "root": self.request.root_id, "child": child.id}
 
     @task()
-    def annotated(self: Any) -> Any:
-        note(self)
-        return {"rate_limit": self.rate_limit, "max_retries": self.max_retries, "colour": getattr(self, "colour", None)}
+    def annotated(self: Any, n: int) -> Any:
+        note(self, n)
+        return {"n": n, "rate_limit": self.rate_limit, "colour": getattr(self, "colour", None)}
+
+    @task()
+    def wrapped(self: Any, n: int) -> int:
+        note(self, n)
+        return n
 
 
-def tell(task: Any) -> str:
+def annotations() -> dict[str, Any]:
+    """Return what the setting `task_annotations` says: attributes, a hook, and a wrapper around the body."""
+
+    def on_success(self: Any, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        write("hook", self.name, id=task_id)
+
+    def doubled(run: Any) -> Any:
+        return lambda *args, **kwargs: 2 * run(*args, **kwargs)
+
+    said = {"annotated": {"rate_limit": "70/s", "colour": "red", "on_success": on_success}, "wrapped": {"@run": doubled}}
+    return {f"{prefix}.{name}": values for prefix in PREFIXES for name, values in said.items()}
+
+
+def tell(task: Any, *args: Any) -> str:
     """Write what a body can see of its message."""
     request = task.request
     info = request.delivery_info or {}
@@ -218,36 +238,41 @@ def tell(task: Any) -> str:
         "exchange": info.get("exchange"),
         "routing_key": info.get("routing_key"),
         "timelimit": list(request.timelimit or (None, None)),
-        "expires": bool(request.expires),
+        "expires": request.expires and seconds_until(request.expires),
         "reply_to": request.reply_to,
         "shadow": request.shadow,
-        "ignore_result": request.ignore_result,
+        "ignore_result": bool(request.ignore_result),
         "root": request.root_id,
         "parent": request.parent_id,
-        "stamps": {name: list(value) for name, value in (request.stamps or {}).items()},
+        "stamps": request.stamps,
         "stamped": sorted(request.stamped_headers or ()),
-        "trace": getattr(request, TRACE, None),
-        "traceparent": getattr(request, "traceparent", None),
+        "trace": tracing.current(),
     }
-    note(task)
-    write("seen", task.name, id=request.id, **facts)
+    note(task, *args)
+    write("seen", task.name, id=request.id, args=list(args), **facts)
     return "seen"
+
+
+def seconds_until(instant: str) -> int:
+    """Return how far off an instant is, in tens of seconds."""
+    return round((datetime.fromisoformat(instant) - datetime.now(UTC)).total_seconds(), -1)
 
 
 def add_limited(task: Any, soon: dict[str, Any]) -> None:
     """Register tasks that take too long, or come too often."""
 
     @task()
-    def catches_soft_limit(self: Any) -> str:
-        note(self)
+    def catches_soft_limit(self: Any, *args: Any) -> str:
+        note(self, *args)
         try:
             time.sleep(20)
         except SoftTimeLimitExceeded:
+            write("caught", self.name, args=list(args))
             return "soft"
         return "none"
 
     @task(max_retries=0)
-    def killed_by_hard_limit(self: Any) -> str:
+    def too_long(self: Any) -> str:
         note(self)
         time.sleep(20)
         return "none"
@@ -266,8 +291,8 @@ def add_with_defaults(task: Any, conf: Any) -> None:
     }
     for name, options in (DEFAULTS | places).items():
 
-        def body(self: Any) -> Any:
-            return tell(self)
+        def body(self: Any, *args: Any) -> Any:
+            return tell(self, *args)
 
         body.__name__ = name
         task(**options)(body)
@@ -312,9 +337,10 @@ def _after_publish(sender: Any = None, headers: Any = None, **_: Any) -> None:
 @signals.task_received.connect
 def _received(request: Any = None, **_: Any) -> None:
     """Write what only the worker's main process sees of a message."""
-    if _is_here(request.task_name):
+    name = request.task.name  # whatever its shadow says
+    if _is_here(name):
         compression = request.request_dict.get("compression")
-        write("received", request.task_name, id=request.id, content_type=request.content_type, compression=compression)
+        write("received", name, id=request.id, content_type=request.content_type, compression=compression)
 
 
 @signals.task_prerun.connect
