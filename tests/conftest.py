@@ -165,7 +165,7 @@ def stand_with_results(request: pytest.FixtureRequest, folder: Path, pair: str) 
     url: str = request.getfixturevalue(f"{database}_url")
     prepare(url)
     conf = broker_conf(request, broker, folder) | {"tm_database_url": url}
-    conf |= canvas_conf(conf)
+    conf |= canvas_conf(conf) | getattr(request.module, "CONF", {})
     if broker == "redis":
         conf["result_backend"] = conf["broker_url"]
         conf["result_backend_transport_options"] = conf["broker_transport_options"]

@@ -67,29 +67,54 @@ def test_a_hard_time_limit_kills_the_body_and_fails_the_task(own_canvas: Stand) 
     stand.worker(concurrency=2)
 
     def scenario(side: Side) -> Any:
-        result = side.too_long.apply_async(time_limit=1)
+        result = side.too_long.apply_async(time_limit=1, link_error=side.old_errback.s())
         told = side.error(result)
+        side.wait_for("errback")
         side.quiet()
-        return told, side.ran()
+        # Celery 5.7 may call an errback twice for a hard limit, so only whom it names is compared.
+        return told, side.ran(), {fact["failed"] == result.id for fact in side.facts("errback")}
 
-    assert both(stand, scenario) == ("FAILURE TimeLimitExceeded: TimeLimitExceeded(1,)", ["too_long()"])
+    told = "FAILURE TimeLimitExceeded: TimeLimitExceeded(1,)"
+    assert both(stand, scenario) == (told, ["too_long()"], {True})
 
     side = Side(stand, OURS)
     handles = [defer(side.too_long.s().set(time_limit=1), delay=delay) for delay in (0, 0.1)]
     for handle in handles:
-        assert side.error(stand.app.AsyncResult(handle.id)) == "FAILURE TimeLimitExceeded: TimeLimitExceeded(1,)"
-        assert handle.state == Status.FAILED
+        assert side.error(stand.app.AsyncResult(handle.id)) == told
+        side.wait(lambda handle=handle: handle.state == Status.FAILED, "the dead letter")
     assert stand.outcomes() == Counter(timeout=3)
 
 
-def test_an_errback_is_told_of_a_hard_time_limit(own_canvas: Stand) -> None:
+def test_a_hard_time_limit_with_tries_left_is_no_failure_to_a_chord(own_canvas: Stand) -> None:
     stand = own_canvas
+    stand.beat()
     stand.worker(concurrency=2)
+    side = Side(stand, OURS)
+    slow = side.slow_at_first.s(5).set(time_limit=1, link_error=[side.old_errback.s()])
+    result = chord([side.add.s(1, 2), slow], side.total.s().on_error(side.old_errback.s())).apply_async()
 
-    def scenario(side: Side) -> Any:
-        result = side.too_long.apply_async(time_limit=1, link_error=side.old_errback.s())
-        [errback] = side.wait_for("errback")
-        side.quiet()
-        return errback["failed"] == result.id, len(side.facts("errback")), side.ran()
+    assert result.get(timeout=30, interval=0.05) == 8
+    stand.wait_until_settled()
+    side.quiet()
+    assert side.facts("errback") == []
+    assert Counter(fact["name"] for fact in side.facts("ran")) == {"add": 1, "slow_at_first": 2, "total": 1}
 
-    assert both(stand, scenario) == (True, 1, ["too_long()"])
+
+@pytest.mark.parametrize("lease", [3, 120])
+def test_no_errback_is_called_for_a_process_that_died_with_tries_left(own_canvas: Stand, lease: int) -> None:
+    """Celery hears of a dead pool process up to 5 s late: before its lease has ended, or after another attempt began."""
+    stand = own_canvas
+    stand.conf["tm_lease"] = lease
+    stand.beat()
+    stand.worker(concurrency=1)
+    side = Side(stand, OURS)
+    result = side.slow_at_first.apply_async((5,), link=side.add.s(10), link_error=side.old_errback.s())
+    [begun] = side.wait_for("ran")
+    os.kill(begun["pid"], signal.SIGKILL)
+
+    stand.wait(lambda: "add(5, 10)" in side.ran(), seconds=30, what="the link")
+    stand.wait_until_settled()
+    side.quiet()
+    assert (result.state, result.result) == ("SUCCESS", 5)
+    assert side.ran() == ["slow_at_first(5)", "slow_at_first(5)", "add(5, 10)"]
+    assert side.facts("errback") == []

@@ -25,7 +25,7 @@ def log_effect(*words: object) -> None:
 
 def make_app(conf: dict[str, Any]) -> Celery:
     """Return an app with the test tasks."""
-    app = Celery("tmtest", set_as_current=False)
+    app = Celery("tmtest", set_as_current=False, task_cls=conf.get("test_task_cls"))
     app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **conf)
 
     task = partial(app.task, base=Task, shared=False)
