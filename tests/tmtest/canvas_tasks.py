@@ -42,6 +42,7 @@ def canvas_conf(conf: dict[str, Any]) -> dict[str, Any]:
         "accept_content": ["json", "yaml"],
         "result_chord_retry_interval": 0.1,
         "result_extended": True,
+        "result_backend_thread_safe": True,
         "worker_prefetch_multiplier": 4,
     }
 
