@@ -82,7 +82,7 @@ def test_a_hard_time_limit_kills_the_body_and_fails_the_task(own_canvas: Stand) 
     for handle in handles:
         assert side.error(stand.app.AsyncResult(handle.id)) == told
         side.wait(lambda handle=handle: handle.state == Status.FAILED, "the dead letter")
-    assert stand.outcomes() == Counter(timeout=3)
+    assert stand.outcomes(task="ours.too_long") == Counter(timeout=3)
 
 
 def test_a_hard_time_limit_with_tries_left_is_no_failure_to_a_chord(own_canvas: Stand) -> None:

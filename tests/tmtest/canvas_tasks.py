@@ -235,7 +235,7 @@ def tell(task: Any, *args: Any) -> str:
     info = request.delivery_info or {}
     facts = {
         "header": (request.headers or {}).get(EXTRA),
-        "priority": info.get("priority"),
+        "priority": info.get("priority") or 0,  # unset and none at all are the same to every broker
         "exchange": info.get("exchange"),
         "routing_key": info.get("routing_key"),
         "timelimit": list(request.timelimit or (None, None)),
