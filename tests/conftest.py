@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import delete
+from sqlalchemy import delete, make_url
 from tmtest import services
 from tmtest.app import make_app
+from tmtest.canvas_tasks import canvas_conf
 from tmtest.stand import Stand
 
 from celery_tm import TimeManagement
@@ -22,6 +23,7 @@ from celery_tm.management.easy import embedded_broker
 from celery_tm.settings import read_settings
 from celery_tm.store import schema, tables
 from celery_tm.store.database import Database
+from celery_tm.store.dialects import with_driver
 
 DATABASES = ("sqlite", "postgresql", "mysql")
 
@@ -151,6 +153,53 @@ def open_stand(request: pytest.FixtureRequest) -> OpenStand:
             stand.close()
 
     return opened
+
+
+@pytest.fixture(params=PAIRS, scope="module")
+def canvas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """A stand with a result backend, one beat and one worker that all tests of a module share."""
+    stand = stand_with_results(request, tmp_path_factory.mktemp("canvas"), request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TM_TEST_EFFECTS", str(stand.effects_file))
+        stand.beat()
+        stand.worker(concurrency=3)
+        yield stand
+        close_with_results(stand)
+
+
+@pytest.fixture(params=PAIRS)
+def own_canvas(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    """The same for one test alone, which starts the processes itself."""
+    stand = stand_with_results(request, tmp_path, request.param)
+    monkeypatch.setenv("TM_TEST_EFFECTS", str(stand.effects_file))
+    yield stand
+    close_with_results(stand)
+
+
+def stand_with_results(request: pytest.FixtureRequest, folder: Path, pair: str) -> Stand:
+    """Return a stand on an empty database: Redis joins chords by itself, files and a database by `celery.chord_unlock`."""
+    database, broker = pair.split("+")
+    url: str = request.getfixturevalue(f"{database}_url")
+    prepare(url)
+    conf = broker_conf(request, broker, folder) | {"tm_database_url": url}
+    conf |= canvas_conf(conf) | getattr(request.module, "CONF", {})
+    if broker == "redis":
+        conf["result_backend"] = conf["broker_url"]
+        conf["result_backend_transport_options"] = conf["broker_transport_options"]
+    elif broker == "rabbitmq":
+        conf["result_backend"] = "db+" + with_driver(make_url(url)).render_as_string(hide_password=False)
+    effects = folder / "effects.log"
+    effects.touch()
+    return Stand(conf, folder, effects, pair=pair)
+
+
+def close_with_results(stand: Stand) -> None:
+    """End a stand, and what its result backend has open in this process."""
+    backend = stand.app.backend
+    if stand.pair == "postgresql+redis":
+        backend.result_consumer.stop()
+        backend.client.close()
+    stand.close()
 
 
 @pytest.fixture

@@ -7,10 +7,13 @@ import time
 from functools import partial
 from typing import Any
 
+import celery
 from celery import Celery
 from sqlalchemy import text
 
 from celery_tm import Task, current_job
+
+from . import canvas_tasks
 
 
 def log_effect(*words: object) -> None:
@@ -29,7 +32,7 @@ def count_effects(*words: object) -> int:
 
 def make_app(conf: dict[str, Any]) -> Celery:
     """Return an app with the test tasks."""
-    app = Celery("tmtest", set_as_current=False)
+    app = Celery("tmtest", set_as_current=False, task_cls=conf.get("test_task_cls"))
     app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **conf)
 
     task = partial(app.task, base=Task, shared=False)
@@ -138,4 +141,6 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("plain", n)
         return n
 
+    for base in (celery.Task, Task):
+        canvas_tasks.add_tasks(app, base)
     return app

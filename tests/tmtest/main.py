@@ -5,9 +5,11 @@ import os
 from datetime import timedelta
 
 from celery_tm import clock, embedded
+from tmtest import tracing
 from tmtest.app import make_app
 
 embedded.register()
+tracing.start(os.environ.get(tracing.VARIABLE))
 clock.move_by(timedelta(seconds=float(os.environ.get("TM_TEST_AHEAD", "0"))))
 app = make_app(json.loads(os.environ["TM_TEST_CONF"]))
 
