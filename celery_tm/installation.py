@@ -64,7 +64,10 @@ class Installation:
     def message_defaults(self, name: str) -> Mapping[str, Any]:
         """Return the options of a message that a task states itself: queue, priority, serializer, limits and so on."""
         task = self.app.tasks.get(name)
-        return {} if task is None else {option: v for option, v in task._get_exec_options().items() if v is not None}
+        if task is None:
+            return {}
+        stated = {**task._get_exec_options(), "ignore_result": task.ignore_result}
+        return {option: value for option, value in stated.items() if value is not None}
 
     def chunk_of(self, name: str) -> int:
         """Return how many jobs of a task may share a message."""

@@ -21,6 +21,7 @@ from ..errors import InvalidValue
 
 OWN = frozenset({"task_id", "retries", "expires", "root_id"})  # columns of the row, or made anew
 OURS = frozenset({"tm", "tm_replaces", "tm_bounces"})  # headers that mean something for one delivery only
+OF_CELERY = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression", "priority"})
 OF_PUBLISHING = ("serializer", "compression", "delivery_mode")
 
 
@@ -80,9 +81,8 @@ class Keeper:
 def options_of(request: Context, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a message carries besides its arguments, as options to send it again with."""
     options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
-    headers = {name: value for name, value in (options.pop("headers", None) or {}).items() if name not in OURS}
-    stamps = {*(request.stamped_headers or ()), *(request.stamps or ())}
-    headers = {name: value for name, value in headers.items() if name not in stamps}
+    options.pop("headers", None)
+    headers = custom_headers(request)
     if request.root_id and request.root_id != request.id:
         options["root_id"] = request.root_id
     if "ignore_result" in request.__dict__ and request.ignore_result is not None:
@@ -92,6 +92,15 @@ def options_of(request: Context, info: Mapping[str, Any]) -> dict[str, Any]:
     if info.get("exchange"):
         options |= {"exchange": _name(info["exchange"]), "routing_key": info.get("routing_key")}
     return options
+
+
+def custom_headers(request: Context) -> dict[str, Any]:
+    """Return the headers of a message that are not Celery's own, and those that some tracers put one level deeper."""
+    said = vars(request)
+    theirs = {*OF_CELERY, *OURS, *(request.stamped_headers or ()), *(request.stamps or ())}
+    own = {name: value for name, value in said.items() if name not in theirs and not name.startswith(("_", "x-death"))}
+    deeper = {name: value for name, value in (request.headers or {}).items() if name not in theirs}
+    return own if deeper == own or not deeper else {**own, "headers": deeper}
 
 
 def queue_of(info: Mapping[str, Any]) -> str | None:
@@ -115,7 +124,7 @@ def injected_headers(app: Celery, name: str, args: Any, kwargs: Any, options: Ma
     said = {name: options[name] for name in ("headers", "task_id") if options.get(name)}
     app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)
     request = Context((keeper.properties or {}).get("headers") or {})
-    headers = {name: value for name, value in (request.headers or {}).items() if name not in OURS}
+    headers = custom_headers(request)
     try:
         encode(headers, field="headers")
     except InvalidValue:  # somebody's object, of use only in this process

@@ -127,11 +127,16 @@ def record_vanished(
 ) -> TryAgain | Bury | None:
     """One of `workers` died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
 
-    None if there is nothing to write, or no database to write to: then the sweeper will.
+    None if it is for others to go on: another attempt has taken over, only what follows is left, or there is no database to
+    write to. A call that was never let in has no row, and ends here.
     """
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
+            if job is None and not executions.is_recorded(tx, id):
+                return Bury("it vanished before it was let in")
+        if job is not None and job.ended is not None and job.claimed_by in workers:
+            installation.database.run(lambda tx: following.carry_on(tx, job))
         found = None if job is None else (job.attempt, job.state, job.ended)
         if job is None or found != (attempt, JobState.RUNNING, None) or job.claimed_by not in workers:
             return None

@@ -20,6 +20,7 @@ from . import recorder
 from .delivery import REPLACES, read_chunk
 
 STOPS = "its worker was shut down"
+GONE = (WorkerLostError, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
 
 
 class Request(CeleryRequest):
@@ -27,29 +28,36 @@ class Request(CeleryRequest):
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Record a hard limit; the pool kills the process that exceeded it."""
-        if soft or state.should_terminate:
-            super().on_timeout(soft, timeout)
-            return
-        error = TimeLimitExceeded(timeout)
-        then = self._record(Failure(error=f"TimeLimitExceeded: {timeout} s", outcome=Outcome.TIMEOUT))
-        if isinstance(then, TryAgain):
-            self._will_retry(error)
-        else:
+        if soft or state.should_terminate or self._vanishes(TimeLimitExceeded(timeout)):
             super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Record a process that vanished; everything else is recorded where the body ran."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # the pool may have wrapped it
-        if isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt)) and not self._is_announced:
+        if isinstance(error, GONE) and not self._is_announced and not self._vanishes(error):
+            return None
+        return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def _vanishes(self, error: BaseException) -> bool:
+        """Record that the process is gone; say whether that is the end of the job, for all who wait for it to hear.
+
+        For a hard limit the pool asks twice.
+        """
+        if not self._is_decided:
+            self._is_decided = True
             if _is_stopping():  # whoever stops a service may signal all its processes at once
                 self._hand_back()
-                self._will_retry(WorkerLostError(STOPS))
-                return None
-            then = self._record(Failure.orphaned(f"WorkerLostError: {error}"))
-            if isinstance(then, TryAgain):
+                self._then: TryAgain | Bury | None = TryAgain(recorder.NO_WAIT)
+            else:
+                self._then = self._record(_failure(error))
+            if isinstance(self._then, TryAgain):
                 self._will_retry(error if isinstance(error, Exception) else WorkerLostError(repr(error)))
-                return None
-        return super().on_failure(exc_info, send_failed_event, return_ok)
+            elif self._then is None:  # another attempt has taken over, or will
+                state.task_ready(self)
+                self.acknowledge()
+        return isinstance(self._then, Bury)
+
+    _is_decided = False
 
     @property
     def _is_announced(self) -> bool:
@@ -105,6 +113,13 @@ class Request(CeleryRequest):
         self.task.backend.mark_as_retry(self.id, error, request=self._context)
         self.send_event("task-retried", exception=repr(error), traceback=None)
         self.acknowledge()
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, TimeLimitExceeded):
+        limit = error.args[0] if error.args else "?"
+        return Failure(error=f"TimeLimitExceeded: {limit} s", outcome=Outcome.TIMEOUT)
+    return Failure.orphaned(f"WorkerLostError: {error}")
 
 
 def _is_stopping() -> bool:

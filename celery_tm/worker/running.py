@@ -34,8 +34,18 @@ class ReportedFailure(TmError):
 class Recorded:
     """A task's body such that its end is written before Celery hears of it; in all else it looks like the body."""
 
-    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
-        self._task, self.__wrapped__ = task, body
+    def __init__(self, task: Any) -> None:
+        self._task = task
+        self._own = task.__dict__.get("run")  # of this very task, as `autoretry_for` makes it
+
+    @property
+    def __wrapped__(self) -> Any:
+        """Return the body: that of its class is looked up when it is called, for annotations may still change it."""
+        if self._own is not None:
+            return self._own
+        cls = type(self._task)
+        found = next(base.__dict__["run"] for base in cls.__mro__ if "run" in base.__dict__)
+        return found.__get__(self._task, cls)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)

@@ -101,7 +101,7 @@ class Task(celery.Task):
         if cls.tm_gated:
             # Celery would wrap autoretry around the record of failure; it belongs inside, next to the body.
             add_autoretry_behaviour(task)
-            task.run = running.Recorded(task, task.run)
+            task.run = running.Recorded(task)
         return task
 
     @classmethod
