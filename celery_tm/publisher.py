@@ -93,7 +93,11 @@ class _Insisting:
 
     def publish(self, body: Any, **properties: Any) -> Any:
         """Publish."""
-        properties["headers"] = {**(properties.get("headers") or {}), **self._headers}
+        headers = {**(properties.get("headers") or {}), **self._headers}
+        if "headers" in headers and "headers" not in self._headers:  # one level deeper, where some tracers look
+            own = {name: value for name, value in self._headers.items() if name != HEADER}
+            headers["headers"] = {**headers["headers"], **own}
+        properties["headers"] = headers
         return self._producer.publish(body, **properties)
 
 
@@ -115,7 +119,7 @@ def _shared_message(installation: Installation, load: Sequence[Job]) -> dict[str
         "task_id": new_id(),
         "argsrepr": f"({len(load)} jobs)",
         "ignore_result": True,
-        "expires": None,
+        "expires": installation.message_defaults(load[0].task).get("expires"),  # each job's own is in its row
         "headers": {HEADER: {"chunk": [[job.id, job.attempt] for job in load]}},
     }
 

@@ -100,7 +100,14 @@ def custom_headers(request: Context) -> dict[str, Any]:
     theirs = {*OF_CELERY, *OURS, *(request.stamped_headers or ()), *(request.stamps or ())}
     own = {name: value for name, value in said.items() if name not in theirs and not name.startswith(("_", "x-death"))}
     deeper = {name: value for name, value in (request.headers or {}).items() if name not in theirs}
-    return own if deeper == own or not deeper else {**own, "headers": deeper}
+    # Celery shows the custom headers of a message that has none deeper there too: only where there are tracers of that kind
+    # may it be one that has both.
+    return own if not deeper or (deeper == own and not _has_tracer()) else {**own, "headers": deeper}
+
+
+def _has_tracer() -> bool:
+    """Say whether somebody has wrapped Celery's own way to send, as Sentry does."""
+    return hasattr(Celery.send_task, "__wrapped__")
 
 
 def queue_of(info: Mapping[str, Any]) -> str | None:
@@ -117,8 +124,7 @@ def injected_headers(app: Celery, name: str, args: Any, kwargs: Any, options: Ma
 
     Where nobody listens, nothing is built.
     """
-    patched = getattr(Celery.send_task, "__module__", "") != "celery.app.base"
-    if not before_task_publish.receivers and not patched:
+    if app.conf.task_always_eager or not (before_task_publish.receivers or _has_tracer()):
         return {}
     keeper = Keeper(app)
     said = {name: options[name] for name in ("headers", "task_id") if options.get(name)}

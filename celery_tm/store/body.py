@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
-from ..errors import ForeignSession
+from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
 from .outside import OUTBOX
 
@@ -108,9 +108,11 @@ def ambient(database: Database) -> Session | None:
 
 
 def refuse_foreign(database: Database, factory: Any) -> None:
-    """Raise if a session factory is made for another database than the jobs'."""
+    """Raise if a session factory is made for another database than the jobs', or for several."""
     stated: dict[str, Any] = getattr(factory, "kw", None) or {}
-    for bind in (stated.get("bind"), *dict(stated.get("binds") or {}).values()):
-        engine = bind.engine if isinstance(bind, Connection) else bind
-        if isinstance(engine, Engine) and not same_database(database.url, engine.url):
-            raise ForeignSession(engine.url.render_as_string(hide_password=True), database.safe_url)
+    if stated.get("binds"):
+        raise InvalidValue("session", "binds= leads its writes past the job's transaction", "make it without binds=")
+    bind = stated.get("bind")
+    engine = bind.engine if isinstance(bind, Connection) else bind
+    if isinstance(engine, Engine) and not same_database(database.url, engine.url):
+        raise ForeignSession(engine.url.render_as_string(hide_password=True), database.safe_url)

@@ -212,7 +212,9 @@ SIGNALS = ("before_task_publish", "after_task_publish", "task_prerun", "task_pos
     ("fail", 1, {"task_failure": 1}),
 ])  # fmt: skip
 def test_each_signal_fires_once_per_delivery(canvas: Stand, name: str, deliveries: int, more: dict[str, int]) -> None:
-    expected = Counter(dict.fromkeys(SIGNALS, deliveries) | more)
+    expected = {prefix: Counter(dict.fromkeys(SIGNALS, deliveries) | more) for prefix in PREFIXES}
+    if name == "retry_once":  # told where the body asks for it, as in plain Celery, and again where beat sends it
+        expected[OURS] += Counter(before_task_publish=1, after_task_publish=1)
     sides = {prefix: Side(canvas, prefix) for prefix in PREFIXES}
     for side in sides.values():
         for way in WAYS:
@@ -220,12 +222,12 @@ def test_each_signal_fires_once_per_delivery(canvas: Stand, name: str, deliverie
 
     def counted(side: Side, way: str) -> Counter[str]:
         ran = side.wait(lambda: of_way(side, "ran", way), f"the body called by {way}")
-        look = lambda: len(facts) if len(facts := side.facts("signal", id=ran[0]["id"])) >= expected.total() else 0  # noqa: E731
-        side.wait(look, f"the signals of {way}")
+        total = expected[side.prefix].total()
+        side.wait(lambda: len(side.facts("signal", id=ran[0]["id"])) >= total, f"the signals of {way}")
         return Counter(fact["signal"] for fact in side.facts("signal", id=ran[0]["id"]))
 
     found = {f"{prefix} {way}": counted(side, way) for prefix, side in sides.items() for way in WAYS}
-    assert found == dict.fromkeys(found, expected)
+    assert found == {f"{prefix} {way}": expected[prefix] for prefix in sides for way in WAYS}
 
 
 # Calls from inside a body

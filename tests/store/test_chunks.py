@@ -138,6 +138,16 @@ def test_what_wants_something_of_its_message_travels_alone(app: Celery, courier:
     assert [len(load) for load in loads] == [2, 1, 1, 1, 1, 1, 1, 1]
 
 
+def test_a_chunk_expires_as_its_task_says(app: Celery, courier: Courier) -> None:
+    @app.task(base=Task, name="brief", shared=False, chunk=5, expires=60)
+    def brief() -> None: ...
+
+    defer_many([brief.s() for _ in range(3)])
+    [message] = courier.collect()
+    left = datetime.fromisoformat(message.headers["expires"]) - datetime.now(UTC)
+    assert 50 < left.total_seconds() <= 60
+
+
 def test_a_chord_of_chunked_tasks_is_as_in_plain_celery(app: Celery, courier: Courier, noon: MovableClock) -> None:
     from celery import group
 
