@@ -16,8 +16,8 @@ DELIVERED = (
     + [f"Q{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
     + [f"M{n}" for n in (1, 2, 3, 4, 5)]
     + [f"B{n}" for n in (1, 2, 3, 4, 5, 7, 8)]
-    + [f"J{n}" for n in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 19)]
-    + [f"X{n}" for n in (1, 2, 3, 4, 5, 7, 9)]
+    + [f"J{n}" for n in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 17, 19)]
+    + [f"X{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9)]
 )
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| (.*)$", PAGE.read_text(), re.MULTILINE))
 
