@@ -119,7 +119,9 @@ def _name(entity: Any) -> str:
     return str(getattr(entity, "name", entity))
 
 
-def injected_headers(app: Celery, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def injected_headers(
+    app: Celery, name: str, args: Any, kwargs: Any, *, id: str, headers: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
     """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made.
 
     Where nobody listens, nothing is built.
@@ -127,15 +129,14 @@ def injected_headers(app: Celery, name: str, args: Any, kwargs: Any, options: Ma
     if app.conf.task_always_eager or not (before_task_publish.receivers or _has_tracer()):
         return {}
     keeper = Keeper(app)
-    said = {name: options[name] for name in ("headers", "task_id") if options.get(name)}
+    said = {"task_id": id, "headers": dict(headers or {})}
     app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)
-    request = Context((keeper.properties or {}).get("headers") or {})
-    headers = custom_headers(request)
+    found = custom_headers(Context((keeper.properties or {}).get("headers") or {}))
     try:
-        encode(headers, field="headers")
+        encode(found, field="headers")
     except InvalidValue:  # somebody's object, of use only in this process
-        return dict(options.get("headers") or {})
-    return headers
+        return {}
+    return found
 
 
 def keep(app: Celery, send: Callable[[Any], Any]) -> tuple[Any, Message]:

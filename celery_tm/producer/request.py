@@ -81,8 +81,9 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
     key = _key(task, options.get("key"), args, kwargs)
     keep_key = options.get("keep_key", getattr(task, "keep_key", None))
     lane, most = _lane(task, options, args, kwargs)
+    id = checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID)
     job = Job(
-        id=checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID),
+        id=id,
         task=checked_text(signature.task, field="task", limit=MAX_TASK),
         args=encode(list(args), field="args"),
         kwargs=encode(dict(kwargs), field="kwargs"),
@@ -103,7 +104,7 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
         concurrency=most,
         slot=Slot.OPEN if lane else None,
         source=Source.DEFERRED,
-        options=_celery_options(installation.app, signature, args, kwargs),
+        options=_celery_options(installation.app, signature, id, args, kwargs),
         actor=_optional_text("actor", options.get("actor"), 255),
     )
     return Request(
@@ -248,10 +249,13 @@ def _duplicates(value: Any) -> str:
     return str(value)
 
 
-def _celery_options(app: Celery, signature: Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+def _celery_options(app: Celery, signature: Signature, id: str, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return what else the message carries (headers, links, limits, routing, tracing, parent), as plain JSON."""
     wanted = {name: value for name, value in signature.options.items() if name not in SIGNATURE_ONLY and value is not None}
-    headers = injected_headers(app, signature.task, args, kwargs, signature.options)
+    own = wanted.get("headers")
+    if own is not None and not isinstance(own, Mapping):
+        raise InvalidValue("headers", f"{own!r} is not a mapping", "pass e.g. headers={'tenant': 7}")
+    headers = injected_headers(app, signature.task, args, kwargs, id=id, headers=own)
     if headers:
         wanted["headers"] = {**(wanted.get("headers") or {}), **headers}
     parent = app.current_worker_task

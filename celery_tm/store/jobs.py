@@ -115,10 +115,13 @@ def select_jobs(
     state: str | None = None,
     task: str | None = None,
     entity_id: str | None = None,
+    ended: bool = False,
     limit: int = 100,
 ) -> list[Job]:
-    """Return owed jobs, those due first in front."""
+    """Return owed jobs, those due first in front; with `ended` also those of which only what follows is left."""
     query = select(job).order_by(job.c.run_at, job.c.id).limit(limit)
+    if not ended:
+        query = query.where(IS_OWED)
     for column, wanted in ((job.c.state, state), (job.c.task, task), (job.c.entity_id, entity_id)):
         if wanted is not None:
             query = query.where(column == wanted)

@@ -47,7 +47,7 @@ BAD: list[tuple[str, dict[str, Any], type[TmError], str]] = [
     ("priority", {"priority": "high"}, InvalidValue, "priority"),
     ("expired", {"expires": 0}, InvalidValue, "expires"),
     ("retries", {"max_retries": -1}, InvalidValue, "max_retries"),
-    ("retry", {"retry": "never"}, InvalidValue, "retry: unknown kind 'never'"),
+    ("retry", {"retry": "sometimes"}, InvalidValue, "retry: unknown kind 'sometimes'"),
     ("timeout", {"timeout": 0}, InvalidValue, "timeout"),
     ("session", {"session": "postgresql://"}, InvalidValue, "session: str is no SQLAlchemy Session"),
     ("keep_key", {"keep_key": "long"}, InvalidValue, "keep_key"),

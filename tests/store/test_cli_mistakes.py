@@ -77,7 +77,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"enabled": "yes"}, "enabled: 'yes' is not true or false"),
     ({"priority": "high"}, "priority"),
     ({"max_retries": -1}, "max_retries"),
-    ({"retry": {"kind": "never"}}, "retry: unknown kind 'never'"),
+    ({"retry": {"kind": "sometimes"}}, "retry: unknown kind 'sometimes'"),
     ({"overlap": "sometimes"}, "overlap: 'sometimes' is not one of its values; use one of 'skip'"),
     ({"overlap": "quue"}, "did you mean 'queue'?"),
     ({"recovery": "bounded"}, "recovery: bounded needs a bound"),

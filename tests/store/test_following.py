@@ -43,7 +43,7 @@ def courier(tm: TimeManagement, app: Celery) -> Courier:
 
 def owed(database: Database) -> list[Any]:
     with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx)
+        return jobs.select_jobs(tx, ended=True)
 
 
 def lose_leases(tm: TimeManagement) -> None:

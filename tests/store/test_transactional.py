@@ -255,15 +255,15 @@ def test_a_counter_is_exact_over_failures_and_retries(app: Celery, courier: Cour
     with database.engine.begin() as connection:
         connection.execute(book.insert().values(id=1, line="0"))
 
-    @app.task(base=Task, bind=True, name="counts", shared=False, transactional=True, max_retries=5)
-    def counts(self: Task, n: int) -> None:
+    @app.task(base=Task, bind=True, name="adds_up", shared=False, transactional=True, max_retries=5)
+    def adds_up(self: Task, n: int) -> None:
         line = self.job.session.execute(select(book.c.line).where(book.c.id == 1)).scalar_one()
         self.job.session.execute(update(book).values(line=str(int(line) + 1)))
         if self.job.attempt <= n % 3:
             raise ValueError("not yet")
 
     for n in range(30):
-        defer(counts.s(n), retry={"kind": "fixed", "delay": 0})
+        defer(adds_up.s(n), retry={"kind": "fixed", "delay": 0})
     courier.deliver_all(rounds=50)
     assert lines(database) == ["30"]
     with database.transaction(write=False) as tx:

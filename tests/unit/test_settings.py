@@ -14,6 +14,7 @@ from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, NOT_YET, Se
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
 OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight"}
 BAD: dict[str, list[Any]] = {
+    "policy": [7, True, ["fixed"]],
     "text": [5, "", "  ", b"text", ["a"]],
     "flag": [1, 0, "yes", "true", []],
     "count": [-1, 1.5, "3", True, [1]],
