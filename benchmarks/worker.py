@@ -34,6 +34,7 @@ from .worker_app import TASKS, make_app
 ROOT = Path(__file__).parent.parent
 PATIENCE = 120.0
 LOOK_EVERY = 0.02
+NODE = "bench@here"
 
 
 def run(*, quick: bool, say: Say) -> list[Figure]:
@@ -94,15 +95,17 @@ class Crew:
             pass
 
     def read(self, kind: str) -> None:
-        self.app.control.add_consumer(kind, reply=True, timeout=10)
+        """Let the worker read a queue."""
+        self.app.control.add_consumer(kind, reply=True, timeout=10, destination=[NODE])
 
     def stop_reading(self, kind: str) -> None:
-        self.app.control.cancel_consumer(kind, reply=True, timeout=10)
+        """Let the worker leave a queue alone."""
+        self.app.control.cancel_consumer(kind, reply=True, timeout=10, destination=[NODE])
 
     def is_done(self, kind: str, number: int) -> bool:
         """Say whether the whole backlog has run."""
         if kind == "plain":
-            stats = self.app.control.inspect(timeout=5).stats() or {}
+            stats = self.app.control.inspect(destination=[NODE], timeout=5).stats() or {}
             return sum(one["total"].get("plain", 0) for one in stats.values()) >= self._sent
         with self.tm.installation.database.transaction(write=False) as tx:
             done = tx.execute(select(func.count()).select_from(tables.execution)).scalar_one()
@@ -139,12 +142,12 @@ def _worker(app: Celery, conf: dict[str, Any]) -> Iterator[Crew]:
     """Start a worker that reads nothing yet, and end it however the block ends."""
     env = os.environ | {"TM_BENCH_CONF": json.dumps(conf), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "celery", "-A", "benchmarks.worker_app", "worker", "-l", "WARNING", "-c", "2",
-            "-Q", "nothing", "--without-gossip", "--without-mingle", "--without-heartbeat"]  # fmt: skip
+            "-Q", "nothing", "-n", NODE, "--without-gossip", "--without-mingle", "--without-heartbeat"]  # fmt: skip
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log)
         crew = Crew(app)
         try:
-            _wait(lambda: bool(app.control.inspect(timeout=1).ping()))
+            _wait(lambda: bool(app.control.inspect(destination=[NODE], timeout=1).ping()))
             with crew.tm.installation.database.transaction() as tx:
                 tx.execute(text("SELECT 1"))
             yield crew

@@ -202,10 +202,13 @@ _warned: dict[object, float] = {}
 
 def emit(app: Any, event: Any, *, verbose: bool = False) -> None:
     """Tell everybody about an event: signal receivers first, then the log. Nobody's error stops the work."""
+    signal, level = SIGNALS[type(event)], LEVELS.get(type(event), logging.INFO if verbose else logging.DEBUG)
+    is_logged = logger.isEnabledFor(level)
+    if not is_logged and not signal.receivers:
+        return
     values = {field.name: getattr(event, field.name) for field in fields(event)}
-    SIGNALS[type(event)].send(sender=app, **values)
-    level = LEVELS.get(type(event), logging.INFO if verbose else logging.DEBUG)
-    if logger.isEnabledFor(level):
+    signal.send(sender=app, **values)
+    if is_logged:
         logger.log(
             level, "%s %s", type(event).__name__, " ".join(f"{k}={v}" for k, v in values.items()), extra={"tm": values}
         )

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 NAMESPACE = uuid5(NAMESPACE_URL, "celery_tm")
@@ -42,6 +43,7 @@ def occurrence_job_id(occurrence: str, step: str | None = None) -> str:
     return str(uuid5(NAMESPACE, f"job/{occurrence}/{step or ''}"))
 
 
+@lru_cache(maxsize=4096)  # asked several times for each attempt
 def execution_id(job: str, attempt: int) -> str:
     """Return the id of one attempt's record."""
     return str(uuid5(NAMESPACE, f"execution/{job}/{attempt}"))

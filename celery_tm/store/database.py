@@ -62,6 +62,11 @@ class Transaction:
         """Run one statement in the tables' schema."""
         return self.connection.execute(statement, parameters, execution_options=self._options)
 
+    def insert_all_new(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert many rows; where a unique index knows one already, it stays as it is."""
+        if rows:
+            self.dialect.insert_all_new(self.connection, table, rows, execution_options=self._options)
+
     def insert_new(self, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert one row and say whether it is new; where a unique index knows it already, change nothing."""
         if self.dialect.gives_back_updates:

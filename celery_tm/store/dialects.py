@@ -7,7 +7,21 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Insert, Interval, Select, Table, func, literal, literal_column, text, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Interval,
+    Select,
+    Table,
+    any_,
+    column,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -44,13 +58,23 @@ class Dialect(ABC):
     def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
         """Return an INSERT that overwrites the row with the same keys."""
 
-    def locked(self, select: Select[Any]) -> Select[Any]:
-        """Return the SELECT such that its rows are this transaction's, and rows of others are passed over."""
-        return select.with_for_update(skip_locked=True) if self.skips_locked else select
+    def among(self, having: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        """Return the condition that a column is `having` one of these values."""
+        return having.in_(values)
 
-    def latest(self, select: Select[Any]) -> Select[Any]:
+    def insert_all_new(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
+    ) -> None:
+        """Insert many rows at once; those that are there already stay as they are."""
+        connection.execute(self.insert_if_new(table), rows, **options)
+
+    def locked(self, query: Select[Any]) -> Select[Any]:
+        """Return the SELECT such that its rows are this transaction's, and rows of others are passed over."""
+        return query.with_for_update(skip_locked=True) if self.skips_locked else query
+
+    def latest(self, query: Select[Any]) -> Select[Any]:
         """Return the SELECT such that it sees what is committed now."""
-        return select
+        return query
 
     def wake(self, connection: Connection, channel: str) -> None:  # noqa: B027
         """Wake the beats that listen, when the transaction commits; where nobody can listen, do nothing."""
@@ -88,6 +112,19 @@ class PostgreSQL(Dialect):
 
     def insert_if_new(self, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
+
+    def among(self, having: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        # One parameter however many there are, so one statement that is prepared once.
+        return having == any_(literal(list(values), postgresql.ARRAY(having.type)))
+
+    def insert_all_new(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
+    ) -> None:
+        columns = [table.c[name] for name in rows[0]]
+        lists = [literal([row[c.name] for row in rows], postgresql.ARRAY(c.type)) for c in columns]
+        given = func.unnest(*lists).table_valued(*(column(c.name, c.type) for c in columns)).render_derived(name="given")
+        insert = postgresql.insert(table).from_select([c.name for c in columns], select(given))
+        connection.execute(insert.on_conflict_do_nothing(), **options)
 
     def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
         insert = postgresql.insert(table).values(**values)
@@ -131,9 +168,9 @@ class MySQL(Dialect):
         insert = mysql.insert(table).values(**values)
         return insert.on_duplicate_key_update({n: insert.inserted[n] for n in values if n not in keys})
 
-    def latest(self, select: Select[Any]) -> Select[Any]:
+    def latest(self, query: Select[Any]) -> Select[Any]:
         # A caller's transaction may be REPEATABLE READ; only a locking read looks past its snapshot.
-        return select.with_for_update(read=True)
+        return query.with_for_update(read=True)
 
     def is_transient(self, error: DBAPIError) -> bool:
         return _number(error) in (1205, 1213)

@@ -38,7 +38,7 @@ def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome
     rows = [_values(tx, job, outcome, message=message) for job, message in ended]
     if rows:
         now = tx.read_now()
-        tx.execute(tx.dialect.insert_if_new(execution), [row | {"completed_at": now} for row in rows])
+        tx.insert_all_new(execution, [row | {"completed_at": now} for row in rows])
     return {row["job"]: row["id"] for row in rows}
 
 

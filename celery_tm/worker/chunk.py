@@ -135,6 +135,7 @@ def request_of(job: Job, hostname: str, args: Any, kwargs: Any) -> dict[str, Any
     renamed = {link: name for name, link in RENAMED.items()} | {"group_id": "group"}
     options = {renamed.get(name, name): value for name, value in job.options.items()}
     headers = options.get("headers") or {}
+    ours = contract(job, job.queue)
     return {**headers, **options} | {
         "id": job.id,
         "task": job.task,
@@ -145,6 +146,6 @@ def request_of(job: Job, hostname: str, args: Any, kwargs: Any) -> dict[str, Any
         "hostname": hostname,
         "is_eager": False,
         "delivery_info": {"exchange": "", "routing_key": job.queue or "", "priority": job.priority},
-        "headers": {**headers, HEADER: contract(job, job.queue)},
-        HEADER: contract(job, job.queue),
+        "headers": {**headers, HEADER: ours},
+        HEADER: ours,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -45,8 +44,8 @@ class JobContext:
         self.collector: Any = None  # gathers the successes of jobs that came in one message
         self.following = False  # its end is written, and its row waits until what follows is handed on
         self.followed = False  # what follows is handed on
-        self._stop = threading.Event()
-        self._lost = threading.Event()
+        self._stop = False
+        self._lost = False
         self._unwritten: str | None = None
         self._written_at = 0.0
 
@@ -114,13 +113,13 @@ class JobContext:
 
         A body that has been told so and then returns counts as cancelled, not as done.
         """
-        self.stopped = self._stop.is_set() or self._lost.is_set()
+        self.stopped = self._stop or self._lost
         return self.stopped
 
     @property
     def lease_lost(self) -> bool:
         """Say whether another attempt has taken over; nothing of this one will be recorded."""
-        return self._lost.is_set()
+        return self._lost
 
     def report_success(self, message: str | None = None) -> None:
         """Keep a message with the record of success."""
@@ -166,11 +165,11 @@ class JobContext:
 
     def ask_to_stop(self) -> None:
         """Note that somebody cancelled the job."""
-        self._stop.set()
+        self._stop = True
 
     def lose_lease(self) -> None:
         """Note that the lease is gone."""
-        self._lost.set()
+        self._lost = True
 
 
 def current_job() -> JobContext:
