@@ -6,6 +6,7 @@ finishing statement would find no row anyway.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -15,6 +16,7 @@ from .. import events
 from ..installation import Installation
 from ..store import jobs
 from .context import JobContext
+from .stopping import hand_back_if_stopping
 
 logger = logging.getLogger(__name__)
 IDLE = 60.0  # seconds without a body after which the thread ends
@@ -83,11 +85,6 @@ class LeaseKeeper:
                 context.ask_to_stop()
             context.flush()
 
-    def held(self) -> list[JobContext]:
-        """Return the attempts whose leases are kept here."""
-        with self._lock:
-            return list(self._running.values())
-
     def _lost(self, context: JobContext) -> None:
         with self._lock:
             still_running = self._running.pop((context.id, context.attempt), None)
@@ -109,6 +106,14 @@ def keeper_of(installation: Installation) -> LeaseKeeper:
             keeper = LeaseKeeper(installation)
             _keepers[installation] = (os.getpid(), keeper)
         return keeper
+
+
+@atexit.register
+def _leave_nothing_behind() -> None:
+    """Hand back what a worker without pool processes was at when it was told to stop: nobody goes on with it here."""
+    for pid, keeper in list(_keepers.values()):
+        if pid == os.getpid():
+            hand_back_if_stopping(list(keeper._running.values()))
 
 
 def _after_fork() -> None:

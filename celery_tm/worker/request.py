@@ -6,6 +6,7 @@ Celery tells only the request about these, not the task. They are recorded at on
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
@@ -18,8 +19,8 @@ from ..installation import Installation
 from ..publisher import HEADER
 from . import recorder
 from .delivery import REPLACES, read_chunk
+from .stopping import STOPS, is_stopping
 
-STOPS = "its worker was shut down"
 GONE = (WorkerLostError, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
 
 
@@ -45,7 +46,7 @@ class Request(CeleryRequest):
         """
         if not self._is_decided:
             self._is_decided = True
-            if _is_stopping():  # whoever stops a service may signal all its processes at once
+            if is_stopping():  # whoever stops a service may signal all its processes at once
                 self._hand_back()
                 self._then: TryAgain | Bury | None = TryAgain(recorder.NO_WAIT)
             else:
@@ -63,10 +64,22 @@ class Request(CeleryRequest):
     def _is_announced(self) -> bool:
         return bool(getattr(self, "_already_cancelled", False) or getattr(self, "_already_revoked", False))
 
+    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> None:
+        """End this attempt, because of a cold shutdown or a lost connection, and hand it back at once.
+
+        A signal handler must not wait for a database in gevent: there the body is cut off and hands itself back. Threads and
+        the solo pool cannot end a body: it finishes.
+        """
+        self._may_wait = not type(pool).__module__.endswith(".gevent")
+        with suppress(NotImplementedError):
+            super().cancel(pool, *args, **kwargs)
+
+    _may_wait = True
+
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
-        """A cold shutdown, or a lost connection, has ended this attempt: hand it back at once."""
         super()._announce_cancelled(*args, **kwargs)
-        self._hand_back()
+        if self._may_wait:
+            self._hand_back()
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """This delivery is discarded, or was terminated: its job is not to run again."""
@@ -120,8 +133,3 @@ def _failure(error: BaseException) -> Failure:
         limit = error.args[0] if error.args else "?"
         return Failure(error=f"TimeLimitExceeded: {limit} s", outcome=Outcome.TIMEOUT)
     return Failure.orphaned(f"WorkerLostError: {error}")
-
-
-def _is_stopping() -> bool:
-    # Either is None, or the exit code, which may be 0.
-    return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))

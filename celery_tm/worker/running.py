@@ -23,6 +23,7 @@ from . import chunk, following, recorder
 from . import context as contexts
 from .context import JobContext
 from .lease import LeaseKeeper, keeper_of
+from .stopping import hand_back_if_stopping
 
 PLAIN = (type(None), bool, int, float, str)
 
@@ -80,6 +81,11 @@ def _run_held(task: Any, context: JobContext, body: Callable[..., Any], args: An
         # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
         events.emit(task.app, events.OutageBegan(what="database", error=str(error)))
         raise Ignore from None
+    except Exception:
+        raise
+    except BaseException:  # a body that is cut off, in a pool without processes
+        hand_back_if_stopping([context])
+        raise
     finally:
         context.roll_back()
         if context.collector is None or not context.collector.has(context):

@@ -177,6 +177,22 @@ def test_a_cold_shutdown_hands_back_what_runs_at_once(stand: Stand, how: str) ->
     assert [one.outcome for one in story.executions] == ["succeeded", "interrupted"]
 
 
+@pytest.mark.parametrize("pool", ["solo", "threads", "gevent", "eventlet"])
+def test_a_pool_without_processes_hands_back_or_finishes_when_it_stops(stand: Stand, pool: str) -> None:
+    only(stand, "postgresql+redis")
+    stand.conf |= {"tm_lease": 120, "tm_dispatch_lease": 120}
+    stand.beat()
+    first = stand.worker(f"--pool={pool}")
+    handle = defer(stand.app.tasks["sleepy_once"].s("x", 8), max_retries=0)
+    stand.wait(lambda: stand.effects("start"), what="the body")
+    os.kill(first.pid, signal.SIGQUIT)
+    stand.wait(lambda: not first.is_running, what="the end of the worker")
+    stand.worker(concurrency=1)
+    stand.wait(lambda: handle.state == Status.SUCCEEDED, seconds=20, what="a success long before the lease ends")
+    outcomes = [one.outcome for one in stand.tm.job(handle.id).executions]
+    assert outcomes in (["succeeded"], ["succeeded", "interrupted"])
+
+
 def test_beat_gives_back_what_it_claimed_when_it_stops(stand: Stand) -> None:
     stand.conf |= {"tm_dispatch_lease": 120}
     beat = stand.beat()
