@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites run test test-fast versions check format clean help
+.PHONY: bench bench-quick celery-suites run test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -25,8 +25,11 @@ run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with samp
 # What is timed to the fraction of a second has the machine to itself.
 test: $(STAMP)   ## run every test on every database and broker found
 	$(PYTEST) -n 2 tests/unit tests/contract tests/store $(ARGS)
-	$(PYTEST) -n 2 --dist loadfile -m "not alone" tests/process $(ARGS)
+	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
 	$(PYTEST) -m alone tests/process $(ARGS)
+
+test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
+	$(MAKE) test ARGS="--thorough $(ARGS)"
 
 test-fast: $(STAMP)  ## the tests that need no server and no process
 	$(PYTEST) -q tests/unit tests/contract $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
 
 DATABASES = ("sqlite", "postgresql", "mysql")
+PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +35,36 @@ def pytest_configure(config: pytest.Config) -> None:
     missing = [services.why_missing(name) for name in required if not services.find(name)]
     if missing:
         raise pytest.UsageError("; ".join(missing))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run every process test on every pair, not a part of them")
+
+
+# Tests of real processes take their time. Every one runs on the first pair; `--thorough` (make test-thorough) runs them on
+# all. Without it, the tests of these files run on the other pairs by turns, and of the rest one in SAMPLE does.
+FIRST_PAIR = "postgresql+redis"
+BY_TURNS = ("test_beat", "test_catching_up", "test_dead_workers", "test_keys", "test_overlapping", "test_whole_life")
+SAMPLE = 6
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--thorough") or not services.find("postgresql") or not services.find("redis"):
+        return
+    left = [item for item in items if not _is_for_the_thorough(item)]
+    config.hook.pytest_deselected(items=[item for item in items if _is_for_the_thorough(item)])
+    items[:] = left
+
+
+def _is_for_the_thorough(item: pytest.Item) -> bool:
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    pair = next((value for value in values if value in PAIRS), FIRST_PAIR)
+    if pair == FIRST_PAIR:
+        return False
+    number = zlib.crc32(item.nodeid.replace(pair, "").encode())
+    if item.path.stem in BY_TURNS:
+        return PAIRS[::2][number % 2] != pair
+    return number % SAMPLE != 0
 
 
 def pytest_report_header() -> str:
@@ -127,7 +159,6 @@ def database(app: Celery) -> Database:
 
 
 OpenStand = Callable[[str, Path, Path], AbstractContextManager[Stand]]
-PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
 
 
 @pytest.fixture(params=PAIRS)

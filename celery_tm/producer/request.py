@@ -81,6 +81,8 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
     key = _key(task, options.get("key"), args, kwargs)
     keep_key = options.get("keep_key", getattr(task, "keep_key", None))
     lane, most = _lane(task, options, args, kwargs)
+    # Receivers of Celery's publish signals are asked where the call is made; if this process sends it too, when it does.
+    is_sent_here = delay == timedelta(0) and lane is None and installation.settings.tm_max_in_flight is None
     id = checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID)
     job = Job(
         id=id,
@@ -104,7 +106,7 @@ def read_request(installation: Installation, what: Any, options: Mapping[str, An
         concurrency=most,
         slot=Slot.OPEN if lane else None,
         source=Source.DEFERRED,
-        options=_celery_options(installation.app, signature, id, args, kwargs),
+        options=_celery_options(installation, signature, id, args, kwargs, is_sent_here=is_sent_here),
         actor=_optional_text("actor", options.get("actor"), 255),
     )
     return Request(
@@ -249,13 +251,16 @@ def _duplicates(value: Any) -> str:
     return str(value)
 
 
-def _celery_options(app: Celery, signature: Signature, id: str, args: Any, kwargs: Any) -> dict[str, Any]:
+def _celery_options(
+    installation: Installation, signature: Signature, id: str, args: Any, kwargs: Any, *, is_sent_here: bool
+) -> dict[str, Any]:
     """Return what else the message carries (headers, links, limits, routing, tracing, parent), as plain JSON."""
+    app = installation.app
     wanted = {name: value for name, value in signature.options.items() if name not in SIGNATURE_ONLY and value is not None}
     own = wanted.get("headers")
     if own is not None and not isinstance(own, Mapping):
         raise InvalidValue("headers", f"{own!r} is not a mapping", "pass e.g. headers={'tenant': 7}")
-    headers = injected_headers(app, signature.task, args, kwargs, id=id, headers=own)
+    headers = {} if is_sent_here else injected_headers(app, signature.task, args, kwargs, id=id, headers=own)
     if headers:
         wanted["headers"] = {**(wanted.get("headers") or {}), **headers}
     parent = app.current_worker_task

@@ -47,7 +47,7 @@ class Request(CeleryRequest):
         if not self._is_decided:
             self._is_decided = True
             if is_stopping():  # whoever stops a service may signal all its processes at once
-                self._hand_back()
+                self.hand_back()
                 self._then: TryAgain | Bury | None = TryAgain(recorder.NO_WAIT)
             else:
                 self._then = self._record(_failure(error))
@@ -79,7 +79,7 @@ class Request(CeleryRequest):
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
         super()._announce_cancelled(*args, **kwargs)
         if self._may_wait:
-            self._hand_back()
+            self.hand_back()
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """This delivery is discarded, or was terminated: its job is not to run again."""
@@ -112,12 +112,13 @@ class Request(CeleryRequest):
         """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""
         attempts = self._attempts
         if len(attempts) > 1 or read_chunk(self._request_dict.get(HEADER)):
-            self._hand_back(failure.error)
+            self.hand_back(failure.error)
             return TryAgain(recorder.NO_WAIT)
         [(id, attempt)] = attempts
         return recorder.record_vanished(Installation.of(self.app), id, attempt, failure, workers=self._workers)
 
-    def _hand_back(self, why: str = STOPS) -> None:
+    def hand_back(self, why: str = STOPS) -> None:
+        """Let what this message carries wait again, unless it has ended or is in other hands."""
         recorder.record_handed_back(Installation.of(self.app), self._attempts, why, workers=self._workers)
 
     def _will_retry(self, error: Exception) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery.app.task import Context
+from celery.signals import worker_shutdown
+from celery.worker import state
 from celery.worker.strategy import default as celery_default
 
 from .. import clock
@@ -24,9 +26,18 @@ from ..producer.request import Request
 from ..publisher import HEADER
 from ..store.body import refuse_foreign
 from . import control
+from .request import Request as OwnRequest
 
 logger = logging.getLogger(__name__)
 control.listen()
+
+
+@worker_shutdown.connect(weak=False)
+def _hand_back_the_rest(**_: Any) -> None:
+    """Hand back what this worker still holds at its very end: its pool is gone, and told nobody what became of it."""
+    for request in list(state.active_requests):
+        if isinstance(request, OwnRequest):
+            request.hand_back()
 
 
 def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,8 @@ from tmtest.canvas_tasks import EXTRA, OURS
 from tmtest.stand import Stand
 from tmtest.twice import Side, both
 
+pytestmark = pytest.mark.xdist_group("canvas")  # they share a stand
+
 # Chains
 
 

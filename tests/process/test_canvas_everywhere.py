@@ -15,6 +15,8 @@ from tmtest.twice import Side, both
 
 import celery_tm
 
+pytestmark = pytest.mark.xdist_group("everywhere")  # they share a stand
+
 CONF = {"test_task_cls": "celery_tm:Task"}  # read by the fixture
 
 
