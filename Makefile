@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites run test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites counted run test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -27,6 +27,9 @@ test: $(STAMP)   ## run every test on every database and broker found
 	$(PYTEST) -n 2 tests/unit tests/contract tests/store $(ARGS)
 	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
 	$(PYTEST) -m alone tests/process $(ARGS)
+
+counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 times
+	$(PYTEST) --thorough tests/process/test_at_home.py -k "counter and postgresql" $(ARGS)
 
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"

@@ -42,10 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Tests of real processes take their time. Every one runs on the first pair; `--thorough` (make test-thorough) runs them on
-# all. Without it, the tests of these files run on the other pairs by turns, and of the rest one in SAMPLE does.
+# all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs.
 FIRST_PAIR = "postgresql+redis"
-BY_TURNS = ("test_beat", "test_catching_up", "test_dead_workers", "test_keys", "test_overlapping", "test_whole_life")
-SAMPLE = 6
+SAMPLE = 8
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,15 +55,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = left
 
 
+@pytest.fixture
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether the longest tests run at full length."""
+    return bool(request.config.getoption("--thorough"))
+
+
 def _is_for_the_thorough(item: pytest.Item) -> bool:
+    if item.get_closest_marker("thorough"):
+        return True
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     pair = next((value for value in values if value in PAIRS), FIRST_PAIR)
     if pair == FIRST_PAIR:
         return False
     number = zlib.crc32(item.nodeid.replace(pair, "").encode())
-    if item.path.stem in BY_TURNS:
-        return PAIRS[::2][number % 2] != pair
-    return number % SAMPLE != 0
+    return (number + PAIRS.index(pair)) % SAMPLE != 0
 
 
 def pytest_report_header() -> str:

@@ -36,8 +36,9 @@ class JobStory:
 
 def story(tx: Transaction, id: str) -> JobStory | None:
     """Return a job's life so far, or None if nothing is known of it (any more)."""
-    attempts = executions.of_job(tx, id)
+    # The row first: if it goes in this moment, its record is there when that is looked for.
     owed = jobs.find(tx, id)
+    attempts = executions.of_job(tx, id)
     if owed and owed.ended is None:
         return _owed(owed, attempts)
     letter = dead_letters.find(tx, id)

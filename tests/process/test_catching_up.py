@@ -138,6 +138,7 @@ def test_a_beat_killed_in_the_middle_of_catching_up_repeats_no_instant(stand: St
 
 
 @pytest.mark.parametrize("stand", ["postgresql+redis"], indirect=True)
+@pytest.mark.thorough
 def test_a_beat_that_was_asleep_counts_as_away(stand: Stand) -> None:
     stand.tm.definitions.add(name="tick", task="effect", schedule="* * * * * *", recovery="skip", overlap="allow")
     beat = stand.beat()

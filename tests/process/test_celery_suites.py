@@ -44,6 +44,7 @@ def test_celerys_integration_tests_of_tasks_pass_with_our_base_class(source: Pat
     assert len(ours.passed) >= 15
 
 
+@pytest.mark.thorough
 def test_a_base_class_that_loses_results_is_found_out(source: Path, tmp_path: Path) -> None:
     tests = [
         "t/unit/tasks/test_trace.py::test_trace::test_trace_successful",

@@ -58,6 +58,7 @@ def python(folder: Path, code: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=folder, timeout=60, check=True)
 
 
+@pytest.mark.thorough
 def test_a_walk_through_the_commands(shop: Path) -> None:
     assert "run `celery -A app tm schema upgrade`" in tm(shop, "schema", "check", code=1)
     assert tm_json(shop, "schema", "upgrade")["after"] == LATEST

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tmtest.stand import TESTS, Stand
 
 from celery_tm import defer
@@ -45,6 +46,7 @@ def test_ten_processes_with_one_key_create_one_job(stand: Stand) -> None:
     assert stand.count(tables.job) == 1
 
 
+@pytest.mark.thorough
 def test_ten_processes_with_one_key_run_it_once_while_and_after_it_succeeds(stand: Stand) -> None:
     (stand.folder / "results").mkdir()
     stand.conf["result_backend"] = stand.app.conf.result_backend = f"file://{stand.folder}/results"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 
+import pytest
 from sqlalchemy import select
 from tmtest.ledger import rows
 from tmtest.stand import Stand
@@ -67,6 +68,7 @@ def test_each_policy_with_bodies_that_outlast_their_interval(stand: Stand) -> No
     assert all(earlier < later for earlier, later in pairwise(order)), "the queue is in order"
 
 
+@pytest.mark.thorough
 def test_a_slot_is_not_lost_with_its_worker(stand: Stand) -> None:
     ids = [
         handle.id

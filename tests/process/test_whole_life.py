@@ -19,13 +19,14 @@ from celery_tm.store import tables
 
 # A minute where it was promised; the third pair shows the same in less time.
 MINUTE = {"sqlite+files": 20, "postgresql+redis": 60, "mysql+rabbitmq": 20}
+SHORT = 15
 JOBS = 1000
 DEFINITIONS = 10
 
 
 @pytest.mark.timeout(300)
-def test_every_job_and_every_instant_runs_once(stand: Stand) -> None:
-    seconds = MINUTE[stand.pair]
+def test_every_job_and_every_instant_runs_once(stand: Stand, thorough: bool) -> None:
+    seconds = MINUTE[stand.pair] if thorough else SHORT
     for _ in range(2):
         stand.beat()
     for _ in range(3):
