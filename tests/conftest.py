@@ -42,9 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Tests of real processes take their time. Every one runs on the first pair; `--thorough` (make test-thorough) runs them on
-# all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs.
+# all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs, save in the files whose
+# tests share processes that would be started for a few of them.
 FIRST_PAIR = "postgresql+redis"
 SAMPLE = 8
+SHARING = ("test_pools", "test_task_options", "test_canvas_everywhere")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -69,7 +71,7 @@ def _is_for_the_thorough(item: pytest.Item) -> bool:
     if pair == FIRST_PAIR:
         return False
     number = zlib.crc32(item.nodeid.replace(pair, "").encode())
-    return (number + PAIRS.index(pair)) % SAMPLE != 0
+    return item.path.stem in SHARING or (number + PAIRS.index(pair)) % SAMPLE != 0
 
 
 def pytest_report_header() -> str:

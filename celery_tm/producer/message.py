@@ -65,17 +65,24 @@ class Keeper:
         args, kwargs, embed = self.body
         said = dict(self.properties)
         request = Context({**(said.get("headers") or {}), **(embed or {})}, reply_to=said.get("reply_to"))
-        info = {name: said.get(name) for name in ("exchange", "routing_key", "priority")}
-        options = options_of(request, info) | {name: said[name] for name in OF_PUBLISHING if said.get(name) is not None}
-        encode(options, field="options")
-        return Message(
-            args=encode(list(args), field="args"),
-            kwargs=encode(dict(kwargs), field="kwargs"),
-            queue=queue_of(info),
-            priority=info["priority"],
-            expires=request.expires,
-            options=options,
-        )
+        publishing = {name: said[name] for name in OF_PUBLISHING if said.get(name) is not None}
+        return as_message(request, args, kwargs, said, publishing)
+
+
+def as_message(
+    request: Context, args: Any, kwargs: Any, info: Mapping[str, Any], publishing: Mapping[str, Any] | None = None
+) -> Message:
+    """Return a call as plain values; `info` tells where its message went. Raise InvalidValue where it is not JSON."""
+    options = options_of(request, info) | dict(publishing or {})
+    encode(options, field="options")
+    return Message(
+        args=encode(list(args), field="args"),
+        kwargs=encode(dict(kwargs), field="kwargs"),
+        queue=queue_of(info),
+        priority=info.get("priority"),
+        expires=request.expires,
+        options=options,
+    )
 
 
 def options_of(request: Context, info: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from celery.worker import state
 from celery.worker.strategy import default as celery_default
 
 from .. import clock
-from ..domain.codec import encode
 from ..errors import InvalidValue, TmError
 from ..installation import Installation
 from ..producer.capturing import instant_of, job_of
 from ..producer.inserting import write_requests
-from ..producer.message import Message, options_of, queue_of
+from ..producer.message import Message, as_message
 from ..producer.request import Request
 from ..publisher import HEADER
 from ..store.body import refuse_foreign
@@ -85,14 +84,4 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
 
 def _message(headers: Mapping[str, Any], embed: Any, args: Any, kwargs: Any, message: Any) -> Message:
     request = Context({**headers, **(embed or {})}, reply_to=message.properties.get("reply_to"))
-    info = {**message.delivery_info, "priority": message.properties.get("priority")}
-    options = options_of(request, info)
-    encode(options, field="options")
-    return Message(
-        args=encode(list(args), field="args"),
-        kwargs=encode(dict(kwargs), field="kwargs"),
-        queue=queue_of(info),
-        priority=info["priority"],
-        expires=request.expires,
-        options=options,
-    )
+    return as_message(request, args, kwargs, {**message.delivery_info, "priority": message.properties.get("priority")})

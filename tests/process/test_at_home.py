@@ -179,7 +179,15 @@ def test_a_cold_shutdown_hands_back_what_runs_at_once(stand: Stand, how: str) ->
     assert [one.outcome for one in story.executions] == ["succeeded", "interrupted"]
 
 
-@pytest.mark.parametrize("pool", ["solo", "threads", "gevent", "eventlet"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param("solo", marks=pytest.mark.thorough),
+        "threads",
+        "gevent",
+        pytest.param("eventlet", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_pool_without_processes_hands_back_or_finishes_when_it_stops(stand: Stand, pool: str) -> None:
     only(stand, "postgresql+redis")
     stand.conf |= {"tm_lease": 120, "tm_dispatch_lease": 120}
