@@ -16,19 +16,21 @@ from .installation import Installation
 logger = logging.getLogger(__name__)
 
 
-def revoked(task: Any, request: Any, *, reason: str = "revoked") -> None:
-    """Tell that a call is revoked, and its chord, where it is part of one, that it will not come."""
+def revoked(task: Any, request: Any, *, reason: str = "revoked") -> bool:
+    """Tell that a call is revoked, and its chord, where it has one, that it will not come; say whether that worked."""
     try:
         task.backend.mark_as_revoked(request.id, reason, request=request, store_result=not task.ignore_result)
     except Exception as error:  # whatever a backend raises
         logger.warning("%s[%s] was revoked, but its result does not say so: %s", task.name, request.id, error)
+        return False
+    return True
 
 
-def job_revoked(installation: Installation, job: Job, *, reason: str = "revoked") -> None:
+def job_revoked(installation: Installation, job: Job, *, reason: str = "revoked") -> bool:
     """The same for a job that has no delivery."""
     task = installation.app.tasks.get(job.task)
     if task is None:
-        return
+        return True
     renamed = {"link": "callbacks", "link_error": "errbacks", "group_id": "group"}
     said = {renamed.get(name, name): value for name, value in job.options.items()}
-    revoked(task, Context(said, id=job.id, task=job.task, called_directly=False), reason=reason)
+    return revoked(task, Context(said, id=job.id, task=job.task, called_directly=False), reason=reason)

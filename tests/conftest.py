@@ -7,6 +7,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from celery_tm.settings import read_settings
 from celery_tm.store import schema, tables
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
+from celery_tm.testing import MovableClock
 
 DATABASES = ("sqlite", "postgresql", "mysql")
 PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
@@ -158,6 +160,13 @@ def app(database_url: str) -> Iterator[Celery]:
 @pytest.fixture
 def tm(app: Celery) -> TimeManagement:
     return TimeManagement(app)
+
+
+@pytest.fixture
+def noon(tm_clock: MovableClock) -> MovableClock:
+    """Noon of a summer's day, and a way to move on from it."""
+    tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
+    return tm_clock
 
 
 @pytest.fixture

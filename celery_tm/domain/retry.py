@@ -132,6 +132,14 @@ class Bury:
     reason: str
 
 
+NOT_KEPT = "its arguments were not JSON, so it cannot be sent again"
+
+
+def can_be_sent_again(job: Job, then: TryAgain | None = None) -> bool:
+    """Say whether a job's arguments are kept, or come with its next try."""
+    return (job.args is not None and job.kwargs is not None) or (then is not None and then.args is not None)
+
+
 VANISHED_AGAIN = timedelta(seconds=1)
 
 
@@ -140,8 +148,8 @@ def after_failure(job: Job, *, default: RetryPolicy, vanished: bool = False) -> 
 
     An attempt that `vanished` said nothing: where it is up to the body to ask for another try, it gets one anyway.
     """
-    if job.args is None or job.kwargs is None:
-        return Bury("its arguments were not JSON, so it cannot be sent again")
+    if not can_be_sent_again(job):
+        return Bury(NOT_KEPT)
     if job.max_retries is not None and job.retries >= job.max_retries:
         tries = job.retries + 1
         return Bury(f"failed {tries} {'time' if tries == 1 else 'times'}, max_retries={job.max_retries}")

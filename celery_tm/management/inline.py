@@ -67,7 +67,7 @@ def _run(installation: Installation, job: Job, node: str) -> str:
     task = installation.app.tasks.get(job.task)
     if task is None:
         admitted = gate.admit_job(installation, job.id, job.attempt, worker=node).job
-        if admitted is not None:
+        if admitted is not None and admitted.ended is None:
             recorder.record_failure(installation, admitted, Failure(error=f"NotRegistered: no task {job.task!r} here"))
         return "failed"
     if installation.is_plain(job.task):

@@ -76,8 +76,8 @@ def _unseen(id: str, now: datetime) -> Job:
 def _tell(installation: Installation, cancelled: Sequence[Job]) -> None:
     """Tell whoever waits for the results of jobs that will not run; those that run tell it themselves."""
     for job in cancelled:
-        if job.state is not JobState.RUNNING:
-            answers.job_revoked(installation, job)
+        if job.state is not JobState.RUNNING and not answers.job_revoked(installation, job):
+            return  # a backend that is away may take its time to say so: once is enough
 
 
 def _cancel_one(tx: Transaction, job: Job, *, actor: str | None, reason: str | None) -> bool:

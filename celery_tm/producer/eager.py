@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from celery import Celery
+from dataclasses import replace
 
 from ..domain.codec import decode
-from ..domain.job import Status
 from ..errors import UnknownTask
 from ..installation import Installation
 from .handle import JobHandle
+from .inserting import handle_of
 from .request import Request
 
 
 def run_eagerly(installation: Installation, request: Request) -> JobHandle:
     """Run a job's task now, whatever its time, and return a handle that knows how it ended."""
     job, app = request.job, installation.app
-    assert isinstance(app, Celery)
     if job.task not in app.tasks:
         raise UnknownTask(job.task, None)
     options = {name: value for name, value in job.options.items() if name in ("link", "link_error", "headers")}
     result = app.tasks[job.task].apply(decode(job.args), decode(job.kwargs), task_id=job.id, **options)
-    return JobHandle(
-        id=job.id,
-        task=job.task,
-        created=True,
-        run_at=job.run_at,
-        key=job.dedupe_key,
-        installation=installation,
-        known=Status.SCHEDULED,
-        eager=result,
-    )
+    return replace(handle_of(installation, job, created=True), eager=result)

@@ -77,7 +77,7 @@ def _insert_one(installation: Installation, tx: Transaction, request: Request, t
     # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
     done = keys.find_kept(tx, task, key) if key is not None else None
     if done is None:
-        return _handle(installation, written, created=True)
+        return handle_of(installation, written, created=True)
     jobs.remove_waiting(tx, written.id, written.attempt)
     return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
 
@@ -92,7 +92,7 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
             if before is not None:
                 lanes.free(tx, before)  # it may have been its turn, and now it comes later
             tx.wake()
-            return _handle(installation, replaced, created=False)
+            return handle_of(installation, replaced, created=False)
     existing = jobs.find_by_key(tx, job.task, job.dedupe_key) if job.dedupe_key else jobs.find(tx, job.id)
     if existing is not None:
         return _taken(installation, request, existing.id, existing.run_at, existing.status)
@@ -121,7 +121,7 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
                 jobs.remove_waiting(tx, row.id, row.attempt)
             handles.append(_taken(installation, request, done[pair].job, done[pair].done_at, Status.SUCCEEDED))
         elif row.id in new:
-            handles.append(_handle(installation, row, created=True))
+            handles.append(handle_of(installation, row, created=True))
         elif pair in owed:
             handles.append(_taken(installation, request, owed[pair].id, owed[pair].run_at, owed[pair].status))
         else:
@@ -135,7 +135,8 @@ def _timed(installation: Installation, request: Request, now: datetime) -> Job:
     return job if lease is None else replace(job, claimed_at=now, lease_until=now + lease)
 
 
-def _handle(installation: Installation, job: Job, *, created: bool) -> JobHandle:
+def handle_of(installation: Installation, job: Job, *, created: bool) -> JobHandle:
+    """Return the handle of a job."""
     return JobHandle(
         id=job.id,
         task=job.task,
@@ -151,7 +152,7 @@ def _taken(installation: Installation, request: Request, id: str, run_at: dateti
     job = request.job
     if request.on_duplicate == "raise":
         raise DuplicateKey(job.task, job.dedupe_key or job.id, id)
-    return replace(_handle(installation, job, created=False), id=id, run_at=run_at, known=known)
+    return replace(handle_of(installation, job, created=False), id=id, run_at=run_at, known=known)
 
 
 def _publish(installation: Installation, outgoing: Sequence[Job]) -> None:

@@ -45,6 +45,7 @@ class Keeper:
         self.connection = self
         self.body: Any = None
         self.properties: Mapping[str, Any] | None = None
+        self._borrowed: Any = None
 
     def publish(self, body: Any, **properties: Any) -> None:
         """Keep a message."""
@@ -57,7 +58,13 @@ class Keeper:
     @cached_property
     def channel(self) -> Any:
         """Return a channel for the result backend that declares the caller's queue of replies."""
-        return self._app.pool.acquire(block=True).default_channel
+        self._borrowed = self._app.pool.acquire(block=True)
+        return self._borrowed.default_channel
+
+    def close(self) -> None:
+        """Give back what was borrowed."""
+        if self._borrowed is not None:
+            self._borrowed.release()
 
     def message(self) -> Message:
         """Return what was kept; raise InvalidValue where it is not JSON."""
@@ -149,5 +156,8 @@ def injected_headers(
 def keep(app: Celery, send: Callable[[Any], Any]) -> tuple[Any, Message]:
     """Let Celery make a call with `send(producer)`, and return its result and the message that was not sent."""
     keeper = Keeper(app)
-    result = send(keeper)
+    try:
+        result = send(keeper)
+    finally:
+        keeper.close()
     return result, keeper.message()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..errors import ForeignSession, InvalidValue
@@ -81,11 +82,10 @@ class BodyTransaction:
         session, connection, self._session, self._connection = self._session, self._connection, None, None
         self._after_commit.clear()
         self.is_over = True
-        if session is not None and connection is not None:
-            try:
-                session.close()
-            finally:
-                connection.close()  # rolls back what is still open
+        for resource in (session, connection):  # the connection rolls back what is still open
+            if resource is not None:
+                with suppress(SQLAlchemyError):  # a server that is away has rolled back already
+                    resource.close()
 
 
 _current: ContextVar[BodyTransaction | None] = ContextVar("celery_tm_body", default=None)

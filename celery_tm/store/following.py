@@ -25,7 +25,7 @@ _FREED = {"dedupe_key": null(), "slot": null(), "expires_at": null(), "carrier":
 
 def mark(tx: Transaction, one: Job, ended: Mapping[str, Any]) -> bool:
     """Write how a running attempt ended, and keep its row. False: the lease was lost, and nothing may be written."""
-    held = and_(job.c.id == one.id, job.c.attempt == one.attempt, IS_RUNNING)
+    held = and_(job.c.id == one.id, job.c.attempt == one.attempt, IS_RUNNING, IS_OWED)
     return tx.execute(update(job).where(held).values(_FREED | {"ended": ended})).rowcount == 1
 
 
@@ -35,10 +35,11 @@ def put(tx: Transaction, one: Job, ended: Mapping[str, Any]) -> None:
     tx.execute(insert(job).values(values | _again(tx, one) | {"tries_from": one.tries_from + 1}))
 
 
-def carry_on(tx: Transaction, one: Job, *, delay: timedelta = timedelta(0)) -> bool:
+def carry_on(tx: Transaction, one: Job, *, delay: timedelta = timedelta(0), ended: Mapping[str, Any] | None = None) -> bool:
     """Let another worker hand on what follows: the one that was at it is gone, or could not."""
     mine = and_(job.c.id == one.id, job.c.attempt == one.attempt, HAS_ENDED, IS_RUNNING)
-    return tx.execute(update(job).where(mine).values(_again(tx, one, delay=delay))).rowcount == 1
+    change = _again(tx, one, delay=delay) | ({} if ended is None else {"ended": ended})
+    return tx.execute(update(job).where(mine).values(change)).rowcount == 1
 
 
 def _again(tx: Transaction, one: Job, *, delay: timedelta = timedelta(0)) -> dict[str, Any]:

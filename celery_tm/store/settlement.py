@@ -14,7 +14,7 @@ from typing import Any
 from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
-from ..domain.retry import Bury, TryAgain
+from ..domain.retry import NOT_KEPT, Bury, TryAgain, can_be_sent_again
 from ..errors import LeaseLost
 from . import audit, dead_letters, executions, following, jobs, keys, lanes, occurrences, pausing
 from .database import Transaction
@@ -65,7 +65,7 @@ def _finish(tx: Transaction, job: Job, ended: Ended | None) -> None:
         raise LeaseLost(job.id, job.attempt)
 
 
-def replaced(tx: Transaction, job: Job, ended: Ended, *, message: str) -> None:
+def replaced(tx: Transaction, job: Job, ended: Ended | None, *, message: str) -> None:
     """The body put another call in its place: that one has the job's id, and passes the gate when it comes."""
     _finish(tx, job, ended)
     executions.record(tx, job, Outcome.REPLACED, message=message)
@@ -92,6 +92,8 @@ def fail(
     tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury, *, ended: Ended | None = None
 ) -> TryAgain | Bury | None:
     """The attempt failed: the job gets its next try or becomes a dead letter; None if it was cancelled instead."""
+    if isinstance(then, TryAgain) and not can_be_sent_again(job, then):
+        then = Bury(NOT_KEPT)
     if isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
         bury(tx, job, failure, then, ended=ended)
         return then
@@ -139,12 +141,14 @@ def abandon(
     """Bury a job whose worker is gone: some worker is to tell whoever waits for it that it has failed."""
     bury(tx, job, failure, then, state=state)
     if job.args is not None:
-        following.put(tx, job, {"error": cut(failure.error, MAX_ERROR)})
+        following.put(tx, job, {"error": cut(failure.error, MAX_ERROR), "attempt": job.attempt})
         tx.wake()
 
 
 def hand_back(tx: Transaction, job: Job, why: Failure) -> bool:
-    """A worker that stops gives back a running attempt: it waits again and no try is used. False: cancelled, or gone."""
+    """A worker that stops gives back a running attempt: it waits again and no try is used. False: it is gone."""
+    if not can_be_sent_again(job):
+        return fail(tx, job, why, Bury(NOT_KEPT)) is not None
     if not jobs.hand_back(tx, job.id, job.attempt):
         if not jobs.is_cancelled(tx, job.id, job.attempt):
             return False

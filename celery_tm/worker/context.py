@@ -42,7 +42,7 @@ class JobContext:
         self.asks_again: BaseException | bool = False  # the body is calling self.retry(), because of this
         self.expected = False  # let in together with others, and about to be traced
         self.collector: Any = None  # gathers the successes of jobs that came in one message
-        self.following = False  # its end is written, and its row waits until what follows is handed on
+        self.ended: Mapping[str, Any] | None = None  # its end as its row keeps it, until what follows is handed on
         self.followed = False  # what follows is handed on
         self._stop = False
         self._lost = False
@@ -94,6 +94,11 @@ class JobContext:
     def started_at(self) -> datetime | None:
         """Return when the gate let this attempt in, by the database's clock."""
         return self.job.claimed_at
+
+    @property
+    def following(self) -> bool:
+        """Say whether the end is written and the row waits until what follows is handed on."""
+        return self.ended is not None
 
     @property
     def session(self) -> Any:

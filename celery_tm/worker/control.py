@@ -11,8 +11,8 @@ from typing import Any
 
 from celery import Celery
 from celery.app.control import Control as CeleryControl
+from kombu.utils.functional import maybe_list
 
-from ..errors import TmError
 from ..installation import Installation
 from ..producer.cancelling import revoke_all
 
@@ -56,8 +56,8 @@ def listen() -> None:
 
 
 def _write(app: Any, task_id: Any) -> None:
-    ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
+    ids = [str(id) for id in maybe_list(task_id) or ()]
     try:
         revoke_all(Installation.of(app), ids)
-    except TmError as error:
+    except Exception as error:  # the workers are to hear of it whatever happens here
         logger.warning("%d revokes are known to the workers that hear them, but are not written: %s", len(ids), error)

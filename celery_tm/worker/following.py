@@ -19,6 +19,7 @@ from celery.signals import task_failure, task_postrun, task_success
 
 from ..domain.codec import encode
 from ..domain.ids import NAMESPACE
+from ..domain.job import Job
 from ..errors import InvalidValue, TmError
 from ..store import following
 from . import context as contexts
@@ -28,33 +29,36 @@ from .delivery import REPLACES
 from .lease import keeper_of
 
 logger = logging.getLogger(__name__)
-AGAIN_AFTER = timedelta(seconds=1)  # what follows could not be handed on
+LONGEST_WAIT = timedelta(minutes=10)  # between two tries to hand on what follows; doubles from two seconds
 
 
 class RecordedFailure(TmError):
     """An attempt that failed earlier; it was not run again, only told."""
 
 
-def worth_keeping(request: Any, **ended: Any) -> Mapping[str, Any] | None:
+def worth_keeping(request: Any, context: JobContext, **ended: Any) -> Mapping[str, Any] | None:
     """Return how an attempt ended as its row keeps it while something follows; None where nothing does."""
     follows = request.chain or request.chord or (request.errbacks if "error" in ended else request.callbacks)
     if not follows:
         return None
+    return _as_json({**ended, "attempt": context.attempt})
+
+
+def _as_json(ended: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return an end that a row can keep; one that is not JSON is handed on as plain Celery does, once."""
     try:
-        encode(ended, field="result")
+        encode(ended, field="ended")
     except InvalidValue:
-        return None  # no JSON: it is handed on as plain Celery does, once
+        return None
     return ended
 
 
 def hand_on(task: Any, context: JobContext) -> Any:
     """Return, or raise, what the body did when it ran, so that Celery hands on what follows."""
-    ended = context.job.ended or {}
-    context.settled = context.following = True
+    ended = context.ended = context.job.ended or {}
+    context.settled = True
     if "replaced" in ended:
-        signature(ended["replaced"], app=task.app).delay()
-        context.followed = True
-        raise Ignore
+        _send(context, signature(ended["replaced"], app=task.app))
     if "error" in ended:
         raise RecordedFailure(ended["error"])
     return ended.get("result")
@@ -66,22 +70,22 @@ def replace(context: JobContext, sig: Any) -> Any:
     last = _with_id(sig, context.id) or sig
     last["options"]["headers"] = {**(last["options"].get("headers") or {}), REPLACES: context.attempt}
     context.finishing = True
-    recorder.record_replaced(
-        context.installation,
-        context.job,
-        {"replaced": _plain(sig)},
-        message=f"replaced by {sig.get('task')}",
-        body=context.body,
-    )
-    context.settled = context.following = True
-    sig.delay()
-    context.followed = True
+    ended, told = _as_json({"replaced": dict(sig)}), f"replaced by {sig.get('task')}"
+    recorder.record_replaced(context.installation, context.job, ended, message=told, body=context.body)
+    context.settled, context.ended = True, ended
+    _send(context, sig)
+
+
+def _send(context: JobContext, sig: Any) -> None:
+    """Send what was put in a job's place. Always raises Ignore: if it could not be sent, another worker tries again."""
+    try:
+        sig.delay()
+        context.followed = True
+    except Exception as error:
+        if context.ended is None:
+            raise
+        logger.warning("what replaces job %s is not sent: %s", context.id, error)
     raise Ignore("replaced by another call")
-
-
-def _plain(sig: Any) -> dict[str, Any]:
-    encode(sig, field="replacement")
-    return dict(sig)
 
 
 def _with_id(sig: Mapping[str, Any], id: str) -> Any:
@@ -93,12 +97,13 @@ def _with_id(sig: Mapping[str, Any], id: str) -> Any:
     return sig if (sig.get("options") or {}).get("task_id") == id else None
 
 
-def name_links(request: Any, job: str) -> None:
-    """Give the calls that follow ids that are the same each time, so that none is let in twice."""
+def name_links(request: Any, job: Job) -> None:
+    """Give the calls that follow an attempt ids that are the same each time it is handed on: none is let in twice."""
+    attempt = (job.ended or {}).get("attempt", job.attempt)  # handing on has attempts of its own
     for kind in ("callbacks", "errbacks"):
         for number, sig in enumerate(getattr(request, kind) or ()):
             if isinstance(sig, dict):
-                _name(sig, uuid5(NAMESPACE, f"{kind}/{job}/{number}"))
+                _name(sig, uuid5(NAMESPACE, f"{kind}/{job.id}/{attempt}/{number}"))
 
 
 def _name(sig: dict[str, Any], id: UUID) -> None:
@@ -124,11 +129,18 @@ def _parts(sig: Mapping[str, Any]) -> list[Any]:
 
 
 @task_success.connect(weak=False)
-@task_failure.connect(weak=False)
-def _handed_on(**_: Any) -> None:
-    """Celery has published what follows and stored the result."""
+def _success_is_handed_on(**_: Any) -> None:
+    """Celery has published what follows a success, and stored the result."""
     context = contexts.peek()
-    if context is not None and context.following:
+    if context is not None and context.ended is not None and "result" in context.ended:
+        context.followed = True
+
+
+@task_failure.connect(weak=False)
+def _failure_is_handed_on(**_: Any) -> None:
+    """Celery has told of a failure; of a success only, that what follows it could not be published."""
+    context = contexts.peek()
+    if context is not None and context.ended is not None and "error" in context.ended:
         context.followed = True
 
 
@@ -145,7 +157,11 @@ def _over(task_id: str | None = None, **_: Any) -> None:
     try:
         if context.followed:
             installation.database.run(lambda tx: following.forget(tx, job.id, job.attempt))
-        else:
-            installation.database.run(lambda tx: following.carry_on(tx, job, delay=AGAIN_AFTER))
+            return
+        tried = int((context.ended or {}).get("tried", 0)) + 1
+        delay = min(timedelta(seconds=2 ** min(tried, 20)), LONGEST_WAIT)
+        ended = {**(context.ended or {}), "tried": tried}
+        logger.warning("what follows job %s could not be handed on; it is tried again in %s", job.id, delay)
+        installation.database.run(lambda tx: following.carry_on(tx, job, delay=delay, ended=ended))
     except TmError as error:  # its lease ends, and another worker hands it on again
         logger.warning("what follows job %s is handed on, but that is not written: %s", job.id, error)

@@ -70,7 +70,7 @@ def record_all(installation: Installation, done: Sequence[tuple[Job, object, str
 
 
 def record_replaced(
-    installation: Installation, job: Job, ended: Ended, *, message: str, body: BodyTransaction | None
+    installation: Installation, job: Job, ended: Ended | None, *, message: str, body: BodyTransaction | None
 ) -> None:
     """The body put another call in its place."""
     _finish(

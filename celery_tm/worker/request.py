@@ -124,7 +124,8 @@ class Request(CeleryRequest):
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""
         state.task_ready(self)
-        self.task.backend.mark_as_retry(self.id, error, request=self._context)
+        if self.store_errors:
+            self.task.backend.mark_as_retry(self.id, error, request=self._context)
         self.send_event("task-retried", exception=repr(error), traceback=None)
         self.acknowledge()
 

@@ -124,7 +124,6 @@ def _run(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kw
             result = body(*args, **kwargs)
         if context.failure_message is not None and not context.settled:
             raise ReportedFailure(context.failure_message)
-        _refuse_unsendable(task, result)
     except Ignore:
         if not context.settled:
             _succeed(context, None, message="the body asked to be ignored", ended=None)
@@ -140,8 +139,6 @@ def _run(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kw
             _forget(context)  # the broker gives the message out again, as in plain Celery
             raise
         return _fail(task, context, error, None if error.requeue else Bury("the body rejected it"))
-    except EncodeError as error:
-        return _fail(task, context, error, Bury("its result cannot be serialized"))
     except Exception as error:
         return _fail(task, context, error, Bury("the body gave up") if context.gives_up else None)
     if context.settled:
@@ -153,9 +150,13 @@ def _run(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kw
 
 def _finish(task: Any, context: JobContext, result: Any) -> Any:
     """Write a success; the writes of a transactional body are part of it, and where they fail, the attempt has."""
+    try:
+        _refuse_unsendable(task, result)
+    except EncodeError as error:
+        return _fail(task, context, error, Bury("its result cannot be serialized"))
     if context.collector is not None:
         return context.collector.add(context, result)
-    ended = following.worth_keeping(task.request, result=result)
+    ended = following.worth_keeping(task.request, context, result=result)
     try:
         _succeed(context, result, message=context.success_message, ended=ended)
     except (LeaseLost, Ignore):
@@ -173,7 +174,7 @@ def _succeed(context: JobContext, result: Any, *, message: str | None, ended: An
     recorder.record_success(
         context.installation, context.job, result, message=message, ended=ended, body=context.body
     )  # fmt: skip
-    context.settled, context.following = True, ended is not None
+    context.settled, context.ended = True, ended
 
 
 def _forget(context: JobContext) -> None:
@@ -210,10 +211,10 @@ def _fail(
     context.roll_back()
     context.finishing = True
     failure = recorder.failure_of(error, outcome=outcome)
-    ended = following.worth_keeping(task.request, error=failure.error)
+    ended = following.worth_keeping(task.request, context, error=failure.error)
     decision = recorder.record_failure(context.installation, context.job, failure, then=then, ended=ended)
     context.settled = True
-    context.following = isinstance(decision, Bury) and ended is not None
+    context.ended = ended if isinstance(decision, Bury) else None
     if isinstance(decision, TryAgain):
         raise Retry(exc=error if isinstance(error, Exception) else None, when=decision.delay.total_seconds()) from error
     if decision is None:

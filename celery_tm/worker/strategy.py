@@ -16,7 +16,6 @@ from celery.worker import state
 from celery.worker.strategy import default as celery_default
 
 from .. import clock
-from ..errors import InvalidValue, TmError
 from ..installation import Installation
 from ..producer.capturing import instant_of, job_of
 from ..producer.inserting import write_requests
@@ -75,7 +74,7 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
         )
         request = Request(job=job, delay=None, on_duplicate="return", names_id=True)
         write_requests(installation, [request], None)
-    except (InvalidValue, TmError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever is wrong with it: plain Celery's way is always open
         logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), error)
         return False
     logger.info("Task %s[%s] waits in the job table until %s", task.name, headers["id"], eta)

@@ -133,7 +133,7 @@ class Task(celery.Task):
             chunk.enter(delivery.admit_all(self, installation, worker=worker))
             return
         context = JobContext(delivery.admit(self, installation, worker=worker), installation)
-        following.name_links(self.request, context.id)
+        following.name_links(self.request, context.job)
         contexts.enter(context)
 
     def apply_async(

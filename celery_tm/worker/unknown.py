@@ -24,7 +24,7 @@ def record_unknown(sender: Any = None, message: Any = None, name: str = "", id: 
     events.emit_seldom(sender.app, events.TaskUnknown(task=name, name=id))
     try:
         job = gate.admit_job(installation, id, header["attempt"], worker=node_name("worker")).job
-        if job is not None:
+        if job is not None and job.ended is None:
             recorder.record_failure(installation, job, Failure(error=f"NotRegistered: this worker has no task {name!r}"))
     except (LeaseLost, TmError):
         pass  # the job's row is dispatched again

@@ -12,14 +12,15 @@ from celery.exceptions import MaxRetriesExceededError, Retry
 from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 from sqlalchemy import select
-from tmtest.courier import Courier
+from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, defer
 from celery_tm.domain.job import JobState, Status
 from celery_tm.errors import DatabaseUnavailable
-from celery_tm.store import jobs, tables
+from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
+from celery_tm.worker import recorder
 
 MINUTE = timedelta(minutes=1)
 
@@ -27,17 +28,6 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def courier(tm: TimeManagement) -> Courier:
     return Courier(tm)
-
-
-@pytest.fixture
-def noon(tm_clock: MovableClock) -> MovableClock:
-    tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    return tm_clock
-
-
-def owed(database: Database) -> list[Any]:
-    with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +211,34 @@ def test_a_message_and_a_row_for_the_same_call_run_once(app: Celery, courier: Co
     courier.deliver_all()
     courier.deliver(message)
     assert len(effects.read_text().splitlines()) == 1
+
+
+def test_calls_that_are_kept_borrow_no_connection_for_good(app: Celery, database: Database) -> None:
+    app.conf.result_backend = "rpc://"
+    for n in range(app.conf.broker_pool_limit + 5):
+        app.tasks["effect"].apply_async((n,), countdown=300)
+    assert len(owed(database)) == app.conf.broker_pool_limit + 5
+
+
+@pytest.mark.parametrize("how", ["stops", "asks again"])
+def test_a_call_whose_arguments_are_not_kept_is_never_sent_without_them(
+    app: Celery, courier: Courier, database: Database, how: str
+) -> None:
+    app.conf.update(task_serializer="pickle", accept_content=["pickle", "json"])
+
+    @app.task(base=Task, name="odd", shared=False)
+    def odd(n: Any) -> None:
+        if how == "asks again":
+            raise Retry("later", when=0)
+        [job] = owed(database)
+        recorder.record_handed_back(courier.tm.installation, [(job.id, 1)], "it stops", workers={job.claimed_by})
+
+    result = odd.apply_async(({1, 2},))
+    [message] = courier.collect()
+    courier.deliver(message)
+    assert owed(database) == []
+    [letter] = courier.tm.dead_letters.list()
+    assert (letter.id, letter.reason) == (result.id, "its arguments were not JSON, so it cannot be sent again")
 
 
 # Retries

@@ -9,13 +9,13 @@ import pytest
 from celery import Celery
 from celery.signals import task_postrun, task_prerun, task_success
 from sqlalchemy import event, update
-from tmtest.courier import Courier
+from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, current_job, defer, defer_many
 from celery_tm.domain.job import JobState, Status
 from celery_tm.domain.loads import in_loads
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import jobs, tables
+from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
 from celery_tm.worker import recorder
@@ -44,17 +44,6 @@ def courier(tm: TimeManagement, app: Celery) -> Courier:
 
 
 ran: list[tuple[int, str, str, int, int]] = []
-
-
-@pytest.fixture
-def noon(tm_clock: MovableClock) -> MovableClock:
-    tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    return tm_clock
-
-
-def owed(database: Database) -> list[Any]:
-    with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx)
 
 
 def test_due_jobs_share_messages_and_each_runs_as_itself(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
+from kombu.exceptions import EncodeError, OperationalError
 from sqlalchemy import select, update
-from tmtest.courier import Courier
+from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, defer
-from celery_tm.domain.job import JobState, Status
+from celery_tm.domain.job import Job, JobState, Status
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import executions, jobs, tables
+from celery_tm.store import executions, tables
 from celery_tm.store.database import Database
 from celery_tm.worker import context as contexts
 
@@ -39,11 +42,6 @@ def courier(tm: TimeManagement, app: Celery) -> Courier:
         raise ValueError("no")
 
     return Courier(tm)
-
-
-def owed(database: Database) -> list[Any]:
-    with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx, ended=True)
 
 
 def lose_leases(tm: TimeManagement) -> None:
@@ -81,7 +79,7 @@ def test_a_worker_that_dies_after_the_body_loses_no_step_and_doubles_none(
         patch.setattr(target, dies)
         killed(courier, message, patch)
     [kept] = [job for job in owed(database) if job.task == "add"]
-    assert (kept.ended, kept.state) == ({"result": 3}, JobState.RUNNING)
+    assert (kept.ended, kept.state) == ({"result": 3, "attempt": 1}, JobState.RUNNING)
     assert courier.tm.job(kept.id).state == Status.SUCCEEDED
 
     courier.deliver(message)  # once more by the broker: it has succeeded
@@ -200,6 +198,38 @@ def test_what_cannot_be_handed_on_is_tried_again(
     assert succeeded(database, "add") == 2
 
 
+def test_a_link_that_cannot_be_published_is_tried_again_and_the_success_stands(
+    app: Celery, courier: Courier, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = app.tasks["add"].apply_async((1, 2), link=app.tasks["plain"].s())
+    [message] = courier.collect()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("celery.app.amqp.AMQP._retry_publish", away, raising=False)
+        patch.setattr(app.tasks["plain"], "apply_async", away)
+        courier.deliver(message)
+    [kept] = owed(database)
+    assert (kept.state, kept.ended["tried"]) == (JobState.PENDING, 1)
+    assert "could not be handed on; it is tried again in 0:00:02" in caplog.text
+    assert courier.tm.job(result.id).state == Status.SUCCEEDED
+    with database.transaction() as tx:
+        tx.execute(update(tables.job).values(run_at=tx.now))
+    courier.deliver_all()
+    assert owed(database) == []
+    assert app.AsyncResult(result.id).state == "SUCCESS"
+
+
+def test_errbacks_are_called_again_when_a_revived_job_fails_again(app: Celery, courier: Courier, effects) -> None:
+    handle = defer(app.tasks["broken"].s().set(link_error=app.tasks["effect"].si("told")))
+    courier.deliver_all()
+    courier.tm.dead_letters.revive(handle.id)
+    courier.deliver_all()
+    assert [line.split()[1] for line in effects.read_text().splitlines()] == ["told", "told"]
+
+
 # Replacements
 
 
@@ -266,18 +296,65 @@ def test_a_replacement_that_fails_is_retried_under_the_same_id(
     ]  # fmt: skip
 
 
+def test_a_replacement_that_cannot_be_sent_is_sent_later(
+    app: Celery, courier: Courier, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = replacing(app, lambda: app.tasks["plain"].s(7)).delay()
+    [message] = courier.collect()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("connection refused")
+
+    for _ in range(2):  # where it is put in its place, and where that is tried again
+        with monkeypatch.context() as patch:
+            patch.setattr(app.tasks["plain"], "apply_async", away)
+            courier.deliver(message)
+        [kept] = owed(database)
+        assert kept.state is JobState.PENDING
+        with database.transaction() as tx:
+            tx.execute(update(tables.job).values(run_at=tx.now))
+        courier.dispatch()
+        [message] = courier.collect()
+    courier.deliver(message)
+    courier.deliver_all()
+    assert result.get(timeout=5) == 7
+    assert owed(database) == []
+
+
+def test_a_replacement_that_is_no_json_is_sent_once_as_in_plain_celery(
+    app: Celery, courier: Courier, database: Database
+) -> None:
+    app.conf.update(result_serializer="pickle", task_serializer="pickle", accept_content=["pickle", "json"])
+    result = replacing(app, lambda: app.tasks["plain"].s({1, 2})).delay()
+    courier.deliver_all()
+    assert result.get(timeout=5) == {1, 2}
+    assert owed(database) == []
+
+
+def test_a_body_that_cannot_serialize_what_it_calls_fails_as_any_other(app: Celery, courier: Courier) -> None:
+    @app.task(base=Task, name="calls", shared=False, max_retries=3)
+    def calls() -> None:
+        raise EncodeError("not the result")
+
+    result = calls.delay()
+    [message] = courier.collect()
+    courier.deliver(message)
+    assert courier.tm.job(result.id).state == Status.RETRY_SCHEDULED
+
+
 def test_links_get_the_same_ids_each_time(app: Celery) -> None:
     from celery.app.task import Context
 
     from celery_tm.worker.following import name_links
 
-    effect = app.tasks["effect"]
+    effect, now = app.tasks["effect"], datetime.now(UTC)
+    blank = Job(id="job-1", task="t", args="[]", kwargs="{}", run_at=now, created_at=now, original_delay=timedelta(0))
 
-    def named() -> list[Any]:
+    def named(job: Job = blank) -> list[Any]:
         made = group(effect.s(1), chain(effect.s(2), effect.s(3)))
         links = [dict(effect.s()), dict(made), dict(chord([effect.s(4)], effect.s(5)))]
         request = Context(callbacks=links, errbacks=[dict(effect.si(6))])
-        name_links(request, "job-1")
+        name_links(request, job)
         return [*request.callbacks, *request.errbacks]
 
     def ids(sig: Any) -> list[str]:
@@ -288,6 +365,10 @@ def test_links_get_the_same_ids_each_time(app: Celery) -> None:
     first, second = ([id for sig in named() for id in ids(sig)] for _ in range(2))
     assert first == second
     assert len(set(first)) == len(first) == 1 + 5 + 3 + 1
+    handed_on_later = [id for sig in named(replace(blank, attempt=3, ended={"attempt": 1})) for id in ids(sig)]
+    assert handed_on_later == first
+    second_try = [id for sig in named(replace(blank, attempt=2)) for id in ids(sig)]
+    assert not set(second_try) & set(first)
 
 
 def test_a_result_that_is_no_json_follows_as_in_plain_celery(app: Celery, courier: Courier, database: Database) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 from celery import Celery, group
-from tmtest.courier import Courier
+from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, cancel, defer
 from celery_tm.domain.job import Status
-from celery_tm.store import jobs
 from celery_tm.store.database import Database
 from celery_tm.worker.control import Control
 
@@ -19,11 +19,6 @@ from celery_tm.worker.control import Control
 def courier(tm: TimeManagement, app: Celery) -> Courier:
     app.conf.result_backend = "cache+memory://"
     return Courier(tm)
-
-
-def owed(database: Database) -> list[Any]:
-    with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx)
 
 
 def test_a_revoked_call_far_ahead_is_gone(app: Celery, courier: Courier, database: Database) -> None:
@@ -59,7 +54,7 @@ def test_revoking_what_is_done_or_unknown_changes_nothing(app: Celery, courier: 
     result.revoke()
     assert courier.tm.job(result.id).state == Status.SUCCEEDED
     app.control.revoke("nobody knows it")
-    app.control.revoke(["nobody knows it", "x" * 500])
+    app.control.revoke(["nobody knows it", "x" * 500, uuid.uuid4()])
     assert courier.tm.job("nobody knows it").state == Status.CANCELED
 
 
@@ -80,6 +75,20 @@ def test_cancel_tells_whoever_waits(app: Celery, courier: Courier) -> None:
     handle = defer(app.tasks["effect"].s(1), delay="1h")
     assert cancel(id=handle.id, app=app)
     assert app.AsyncResult(handle.id).state == "REVOKED"
+
+
+def test_a_result_backend_that_is_away_is_asked_once(app: Celery, courier: Courier, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def away(self: Any, task_id: str, *_: Any, **__: Any) -> None:
+        asked.append(task_id)
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr("celery.backends.base.Backend.mark_as_revoked", away)
+    for n in range(5):
+        defer(app.tasks["effect"].s(n), delay="1h", entity_id="42")
+    assert cancel(entity_id="42", app=app)
+    assert len(asked) == 1
 
 
 def test_the_control_of_an_app_is_ours_unless_it_has_its_own(app: Celery, tm: TimeManagement) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,12 +19,6 @@ from celery_tm.testing import MovableClock
 from celery_tm.worker.running import ReportedFailure
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def noon(tm_clock: MovableClock) -> MovableClock:
-    tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    return tm_clock
 
 
 def run(tm: TimeManagement, clock: MovableClock) -> Any:

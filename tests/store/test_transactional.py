@@ -9,13 +9,13 @@ import pytest
 from celery import Celery
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
-from tmtest.courier import Courier
+from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, current_job, defer
 from celery_tm.domain.job import JobState, Status
 from celery_tm.errors import DatabaseUnavailable, ForeignSession, InvalidValue, TmError
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import jobs, logs, tables
+from celery_tm.store import logs, tables
 from celery_tm.store.body import BodyTransaction, refuse_foreign
 from celery_tm.store.database import Database
 from celery_tm.worker import recorder
@@ -65,11 +65,6 @@ def courier(tm: TimeManagement, app: Celery) -> Courier:
 def lines(database: Database) -> list[str]:
     with database.engine.connect() as connection:
         return list(connection.execute(select(book.c.line).order_by(book.c.id)).scalars())
-
-
-def owed(database: Database) -> list[Any]:
-    with database.transaction(write=False) as tx:
-        return jobs.select_jobs(tx)
 
 
 def test_a_success_and_its_writes_are_one(app: Celery, courier: Courier, database: Database) -> None:

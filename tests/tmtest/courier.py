@@ -9,7 +9,16 @@ from celery.app.trace import build_tracer
 from kombu.serialization import prepare_accept_content
 
 from celery_tm import TimeManagement
+from celery_tm.domain.job import Job
 from celery_tm.scheduler.dispatcher import Dispatcher
+from celery_tm.store import jobs
+from celery_tm.store.database import Database
+
+
+def owed(database: Database) -> list[Job]:
+    """Return the rows of the job table, those included of which only what follows is left."""
+    with database.transaction(write=False) as tx:
+        return jobs.select_jobs(tx, ended=True)
 
 
 class Courier:
