@@ -66,7 +66,7 @@ def _run(installation: Installation, job: Job, node: str) -> str:
     """Run one claimed job and say how it ended."""
     task = installation.app.tasks.get(job.task)
     if task is None:
-        admitted = gate.admit_job(installation, job.id, job.attempt, worker=node).job
+        admitted = gate.admit_job(installation, job.id, job.attempt, worker=node, occurring=job.occurrence is not None).job
         if admitted is not None and admitted.ended is None:
             recorder.record_failure(installation, admitted, Failure(error=f"NotRegistered: no task {job.task!r} here"))
         return "failed"
@@ -86,7 +86,7 @@ def _trace(installation: Installation, task: Any, job: Job, node: str) -> Any:
 
 def _run_plain(installation: Installation, task: Any, job: Job, node: str) -> str:
     """Run a task that has no gate of its own between ours: here its end is seen."""
-    admitted = gate.admit_job(installation, job.id, job.attempt, worker=node).job
+    admitted = gate.admit_job(installation, job.id, job.attempt, worker=node, occurring=job.occurrence is not None).job
     if admitted is None:
         return "skipped"
     traced = _trace(installation, task, admitted, node)

@@ -12,7 +12,7 @@ from ..domain.job import Job
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..installation import Installation
 from ..publisher import hand_over, publish
-from ..store import jobs, lanes, occurrences, settlement
+from ..store import admission, jobs, lanes, occurrences, settlement
 from ..store.database import Transaction
 
 
@@ -61,7 +61,7 @@ class Dispatcher:
         failure, installation = Failure(error=error), self.installation
 
         def work(tx: Transaction) -> TryAgain | Bury | None:
-            admitted = jobs.admit(tx, job.id, job.attempt, worker=self.node, lease=installation.settings.tm_lease)
+            admitted = admission.admit(tx, job.id, job.attempt, worker=self.node, lease=installation.settings.tm_lease)
             if admitted is None:
                 return None
             return settlement.fail(tx, admitted, failure, after_failure(admitted, default=installation.default_policy))

@@ -17,26 +17,32 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Executable, Select, Table, Update, create_engine, event, select
 from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InvalidatePoolError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from .. import clock
 from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
 from ..settings import Settings
+from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
+from .prepared import Prepared, run_raw
 
 T = TypeVar("T")
 TRANSIENT_TRIES = 10
+TRUSTED_FOR = 1.0  # seconds for which a connection that was just used is taken to be alive
+USED = "tm_used_at"
 _inherited: list[Engine] = []  # engines of a parent process: kept, so that their sockets are not closed here
 
 
 class Transaction:
     """One open transaction: the connection, the database's ways, and the time its statements go by."""
 
-    def __init__(self, connection: Connection, database: Database) -> None:
+    def __init__(self, connection: Connection, database: Database, *, direct: bool = False) -> None:
         self.connection = connection
         self.dialect = database.dialect
+        self._schema = database.schema
+        self._direct = direct  # ours alone, and nobody listens: prepared statements go straight to the driver
         self._options = {"schema_translate_map": {None: database.schema}} if database.schema else {}
         self._channel = database.channel
         self._woken = False
@@ -61,6 +67,20 @@ class Transaction:
     ) -> CursorResult[*tuple[Any, ...]]:
         """Run one statement in the tables' schema."""
         return self.connection.execute(statement, parameters, execution_options=self._options)
+
+    def run(self, prepared: Prepared, **values: Any) -> Sequence[Sequence[Any]]:
+        """Run a statement that is made for every job; return its rows, or one that says how many it changed."""
+        moved = clock.moved_time()
+        kind = self.dialect.clock if moved is None else GivenClock
+        if not self._direct:
+            statement, time_of = prepared.statement(self.dialect, kind)
+            result = self.execute(statement, [self._told(time_of, values, moved)])
+            return result.all() if result.returns_rows else [(result.rowcount,)]
+        text = prepared.text(self.dialect, kind, self.connection.dialect, self._schema)
+        return run_raw(self.connection, text, self._told(text.clock, values, moved))
+
+    def _told(self, time_of: Clock, values: Mapping[str, Any], moved: datetime | None) -> Mapping[str, Any]:
+        return time_of.told(values, moved or clock.now()) if isinstance(time_of, GivenClock) else values
 
     def insert_all_new(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert many rows; where a unique index knows one already, it stays as it is."""
@@ -144,13 +164,12 @@ class Database:
         if self._engine is not None:
             _inherited.append(self._engine)
         memory = self.url.get_backend_name() == "sqlite" and self.url.database in (None, "", ":memory:")
-        pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {"pool_pre_ping": self.dialect.is_server}
+        pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {}
         if self.dialect.name == "mysql":
             pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
         arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})
         self._engine = create_engine(self.url, connect_args=arguments, **pool)
-        if not self.dialect.is_server:
-            _prepare_sqlite(self._engine, self.dialect)
+        _get_ready(self._engine, self.dialect)
         self._pid, self._schema_checked = os.getpid(), False
 
     @contextmanager
@@ -160,20 +179,37 @@ class Database:
         with self.translated_errors(), self.engine.connect() as connection:
             connection = connection.execution_options(tm_write=write)
             with connection.begin():
-                yield Transaction(connection, self)
+                yield Transaction(connection, self, direct=not self.is_watched)
 
-    def run(self, work: Callable[[Transaction], T]) -> T:
-        """Do `work` in a transaction of its own; start over if it met a deadlock. `work` may run more than once."""
+    @contextmanager
+    def _alone(self) -> Iterator[Transaction]:
+        """Open a transaction that is a single statement: it needs no BEGIN and no COMMIT, so it costs one round trip."""
+        self.check_schema()
+        with self.translated_errors(), self.engine.connect() as connection:
+            yield Transaction(connection, self, direct=True)
+
+    @property
+    def is_watched(self) -> bool:
+        """Say whether somebody wants to see every statement, as tracing does."""
+        engine = self.engine
+        return bool(engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute or engine.echo)
+
+    def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        """Do `work` in a transaction of its own; start over if it met a deadlock. `work` may run more than once.
+
+        `alone`: it is one prepared statement, and nothing else.
+        """
+        opened = self._alone if alone and self.dialect.commits_alone and not self.is_watched else self.transaction
         for tried in range(TRANSIENT_TRIES - 1):
             try:
-                with self.transaction() as tx:
+                with opened() as tx:
                     return work(tx)
             except DatabaseUnavailable as error:
                 cause = error.__cause__
                 if not (isinstance(cause, DBAPIError) and self.dialect.is_transient(cause)):
                     raise
             time.sleep(random.uniform(0, 0.02 * (tried + 1)))  # so that two that met do not meet again
-        with self.transaction() as tx:
+        with opened() as tx:
             return work(tx)
 
     def joined(self, connection: Connection) -> Transaction:
@@ -209,19 +245,35 @@ class Database:
             self._engine.dispose()
 
 
-def _prepare_sqlite(engine: Engine, dialect: Dialect) -> None:
-    """WAL lets readers read while one writes; FULL waits for the disk, so a commit survives a power cut."""
+def _get_ready(engine: Engine, dialect: Dialect) -> None:
+    """Let connections begin the way the database needs it, and ask one that was idle whether it still lives."""
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
-        connection.execute("PRAGMA busy_timeout = 30000")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        dialect.prepare(connection)
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         dialect.begin(connection, write=connection.get_execution_options().get("tm_write", True))
+
+    if not dialect.is_server:
+        return
+
+    @event.listens_for(engine, "checkin")
+    def on_checkin(_: Any, record: Any) -> None:
+        record.info[USED] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def on_checkout(connection: Any, record: Any, _: Any) -> None:
+        if time.monotonic() - record.info.get(USED, 0.0) > TRUSTED_FOR and USED in record.info:
+            _ping(engine, connection)
+
+
+def _ping(engine: Engine, connection: Any) -> None:
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error  # the pool throws away all that are as old, and connects anew
 
 
 def _read_url(text: str) -> URL:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Insert,
     Interval,
     Select,
+    String,
     Table,
     any_,
     column,
@@ -19,14 +20,15 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
-    text,
+    true,
     tuple_,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from .types import Instant
+from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
+from .types import Microseconds
 
 Moment = datetime | ColumnElement[datetime]
 
@@ -41,6 +43,13 @@ class Dialect(ABC):
     is_server: ClassVar[bool] = True
     # InnoDB deadlocks when several transactions insert and delete the same unique key at once.
     asks_key_first: ClassVar[bool] = False
+    # Whether a statement outside a transaction commits by itself, so that a single one costs one round trip.
+    commits_alone: ClassVar[bool] = True
+    # Whether one statement can change several tables.
+    changes_many: ClassVar[bool] = False
+    clock: ClassVar[type[Clock]] = GivenClock
+    # A condition that is always true, and lets the statement's commit not wait for the disk.
+    unhurried: ClassVar[ColumnElement[bool]] = true()
 
     @abstractmethod
     def now(self) -> Moment:
@@ -79,6 +88,9 @@ class Dialect(ABC):
     def wake(self, connection: Connection, channel: str) -> None:  # noqa: B027
         """Wake the beats that listen, when the transaction commits; where nobody can listen, do nothing."""
 
+    def prepare(self, connection: Any) -> None:  # noqa: B027
+        """Get a new connection of the driver ready."""
+
     def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: B027
         """Start a transaction the way claims need it."""
 
@@ -102,13 +114,23 @@ class Dialect(ABC):
 class PostgreSQL(Dialect):
     name = "postgresql"
     extra = "postgres"
+    changes_many = True
+    clock = PostgreSQLClock
+    unhurried = literal_column("(SELECT set_config('synchronous_commit', 'off', true))", String).is_not(None)
 
     def now(self) -> Moment:
-        # Not now(): a caller's transaction may be old. Not clock_timestamp(): volatile, so no index could use it.
-        return func.statement_timestamp(type_=Instant)
+        return self.clock().now
 
     def later(self, delay: timedelta) -> Moment:
-        return func.statement_timestamp(type_=Instant).op("+", return_type=Instant())(literal(delay, Interval))
+        return self.clock().after(literal(delay, Interval))
+
+    def prepare(self, connection: Any) -> None:
+        connection.autocommit = True  # we say BEGIN ourselves, and not for a single statement
+
+    def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: ARG002
+        own_way = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        if not own_way and connection.connection.dbapi_connection.autocommit:  # type: ignore[union-attr]
+            connection.exec_driver_sql("BEGIN")
 
     def insert_if_new(self, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -151,13 +173,14 @@ class MySQL(Dialect):
     extra = "mysql"
     gives_back_updates = False
     asks_key_first = True
+    commits_alone = False
+    clock = MySQLClock
 
     def now(self) -> Moment:
-        return func.utc_timestamp(literal_column("6"), type_=Instant)
+        return self.clock().now
 
     def later(self, delay: timedelta) -> Moment:
-        micros = delay // timedelta(microseconds=1)
-        return func.timestampadd(text("MICROSECOND"), micros, func.utc_timestamp(literal_column("6")), type_=Instant)
+        return self.clock().after(literal(delay, Microseconds))
 
     def insert_if_new(self, table: Table) -> Insert:
         first = next(iter(table.primary_key.columns))
@@ -201,6 +224,13 @@ class SQLite(Dialect):
         insert = sqlite.insert(table).values(**values)
         changed = {name: insert.excluded[name] for name in values if name not in keys}
         return insert.on_conflict_do_update(index_elements=list(keys), set_=changed)
+
+    def prepare(self, connection: Any) -> None:
+        """WAL lets readers read while one writes; FULL waits for the disk, so a commit survives a power cut."""
+        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.execute("PRAGMA busy_timeout = 30000")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
 
     def begin(self, connection: Connection, *, write: bool) -> None:
         # Immediate: take the write lock before reading, so that two claims never read the same rows.

@@ -28,22 +28,21 @@ def record(
     actor: str | None = None,
 ) -> str:
     """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed."""
-    values = _values(tx, job, outcome, message=message, failure=failure, actor=actor)
-    tx.insert_new(execution, values)
+    values = values_of(job, outcome, message=message, failure=failure, actor=actor)
+    tx.insert_new(execution, values | {"completed_at": tx.now})
     return str(values["id"])
 
 
 def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome: Outcome) -> dict[str, str]:
     """Write how the present attempts of many jobs ended, each with a message; return the records' ids by job."""
-    rows = [_values(tx, job, outcome, message=message) for job, message in ended]
+    rows = [values_of(job, outcome, message=message) for job, message in ended]
     if rows:
         now = tx.read_now()
         tx.insert_all_new(execution, [row | {"completed_at": now} for row in rows])
     return {row["job"]: row["id"] for row in rows}
 
 
-def _values(
-    tx: Transaction,
+def values_of(
     job: Job,
     outcome: Outcome,
     *,
@@ -51,6 +50,7 @@ def _values(
     failure: Failure | None = None,
     actor: str | None = None,
 ) -> dict[str, Any]:
+    """Return the columns of a record but the time it is written at."""
     started = job.state is JobState.RUNNING
     return {
         "id": execution_id(job.id, job.attempt),
@@ -61,7 +61,6 @@ def _values(
         "entity_id": job.entity_id,
         "attempt": job.attempt,
         "started_at": job.claimed_at if started else None,
-        "completed_at": tx.now,
         "outcome": outcome,
         "message": cut(message, MAX_MESSAGE),
         "error": cut(failure.error, MAX_ERROR) if failure else None,

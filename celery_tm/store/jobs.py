@@ -1,4 +1,4 @@
-"""The statements that move a job: insert, claim, release, admit, renew, reschedule, remove.
+"""The statements that move a job: insert, claim, release, renew, reschedule, remove; `store.admission` lets it in.
 
 Each one that finishes, renews or moves work carries the attempt, so a worker that lost its lease finds no row and changes
 nothing. What else must happen in the same transaction (records, keys, dead letters) is `store.settlement`.
@@ -6,7 +6,7 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
@@ -28,12 +28,20 @@ LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 def read_job(row: Row[Any]) -> Job:
     """Return a row as a value."""
     mapping = row._mapping
-    values = {name: mapping[name] for name in COLUMNS}
+    return _job({name: mapping[name] for name in COLUMNS})
+
+
+def _job(values: dict[str, Any]) -> Job:
     values["state"] = JobState(values["state"])
     values["source"] = Source(values["source"])
     values["slot"] = Slot(values["slot"]) if values["slot"] else None
     values["options"] = values["options"] or {}
     return Job(**values)
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """Return a row of a prepared statement, whose columns are `COLUMNS`, as a value."""
+    return _job(dict(zip(COLUMNS, row, strict=True)))
 
 
 def columns_of(value: Job) -> dict[str, Any]:
@@ -77,13 +85,6 @@ def insert_many(tx: Transaction, values: Sequence[Job]) -> set[str]:
     ids = [value.id for value in values]
     chunks = (ids[start : start + 1000] for start in range(0, len(ids), 1000))
     return {id for chunk in chunks for id in tx.execute(select(job.c.id).where(job.c.id.in_(chunk))).scalars()}
-
-
-def insert_running(tx: Transaction, value: Job, *, lease: timedelta) -> Job | None:
-    """Insert a direct call as running; None if its id or key is taken. Whether it ran before is to be asked afterwards."""
-    now = tx.read_now()
-    value = replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)
-    return value if tx.insert_new(job, columns_of(value)) else None
 
 
 def find(tx: Transaction, id: str) -> Job | None:
@@ -134,7 +135,7 @@ def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> li
     Jobs whose number is limited by a key are claimed by `store.lanes`.
     """
     due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
-    return _in_order(tx.update_returning(job, due, _claiming(tx, node, lease)))
+    return in_order(map(read_job, tx.update_returning(job, due, _claiming(tx, node, lease))))
 
 
 def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -> list[Job]:
@@ -142,7 +143,7 @@ def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -
     if not ids:
         return []
     chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
-    return _in_order(tx.update_returning(job, chosen, _claiming(tx, node, lease)))
+    return in_order(map(read_job, tx.update_returning(job, chosen, _claiming(tx, node, lease))))
 
 
 def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
@@ -155,8 +156,9 @@ def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
     )
 
 
-def _in_order(rows: Sequence[Row[Any]]) -> list[Job]:
-    return sorted(map(read_job, rows), key=lambda taken: (taken.run_at, taken.id))
+def in_order(taken: Iterable[Job]) -> list[Job]:
+    """Return jobs as they are due."""
+    return sorted(taken, key=lambda one: (one.run_at, one.id))
 
 
 def _dispatch_lease(tx: Transaction, lease: timedelta) -> Any:
@@ -178,52 +180,18 @@ def redispatch(tx: Transaction, lost: Sequence[Job]) -> int:
 def _wait_again(tx: Transaction, claimed: Sequence[Job], dispatches: Any) -> int:
     if not claimed:
         return 0
-    ours = _among(tx, [(one.id, one.attempt) for one in claimed])
+    ours = among(tx, [(one.id, one.attempt) for one in claimed])
     return tx.execute(update(job).where(ours, IS_DISPATCHED).values(_WAITING | {"dispatches": dispatches})).rowcount
 
 
 _WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null(), "claimed_at": null()}
 
 
-def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
-    """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run."""
-    change = update(job).where(job.c.attempt == attempt, _may_start(tx)).values(_started(tx, worker, lease))
-    row = tx.update_one(job, id, change)
-    return read_job(row) if row else None
-
-
-def admit_all(
-    tx: Transaction, attempts: Sequence[tuple[str, int]], *, worker: str, lease: timedelta, carrier: str
-) -> list[Job]:
-    """Let in one delivery that carries many attempts, and return those that may run."""
-    mine = select(job.c.id).where(_among(tx, attempts), _may_start(tx))
-    rows = tx.update_returning(job, mine, update(job).values(_started(tx, worker, lease) | {"carrier": carrier}))
-    return _in_order(rows)
-
-
-def _may_start(tx: Transaction) -> Any:
-    """Dispatched, or pending and due; not too late; and its key has not succeeded."""
-    key = tables.key
-    has_succeeded = (
-        select(key.c.job)
-        .where(key.c.task == job.c.task, key.c.key == job.c.dedupe_key, key.c.kept_until > tx.now)
-        .correlate(job)
-        .exists()
-    )
-    is_due = or_(IS_DISPATCHED, and_(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now))
-    in_time = or_(job.c.expires_at.is_(None), job.c.expires_at > tx.now)
-    return and_(is_due, in_time, ~has_succeeded)
-
-
-def _started(tx: Transaction, worker: str, lease: timedelta) -> dict[str, Any]:
-    return {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
-
-
 def renew(tx: Transaction, running: Sequence[tuple[str, int]], *, lease: timedelta) -> dict[tuple[str, int], bool]:
     """Lengthen the leases of these attempts; return those still held, and whether each was asked to stop."""
     if not running:
         return {}
-    held = and_(_among(tx, running), IS_RUNNING)
+    held = and_(among(tx, running), IS_RUNNING)
     change = update(job).where(held).values(lease_until=tx.later(lease))
     if tx.dialect.gives_back_updates:
         rows = tx.execute(change.returning(job.c.id, job.c.attempt, job.c.cancel_requested)).all()
@@ -246,7 +214,7 @@ def remove_running(tx: Transaction, id: str, attempt: int) -> bool:
 
 def remove_all_running(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> set[str]:
     """End the jobs of these running attempts: their rows go. Returns the ids of those that were still held."""
-    held = and_(_among(tx, attempts), IS_RUNNING, IS_OWED)
+    held = and_(among(tx, attempts), IS_RUNNING, IS_OWED)
     if tx.dialect.gives_back_updates:
         return set(tx.execute(delete(job).where(held).returning(job.c.id)).scalars())
     found = set(tx.execute(select(job.c.id).where(held).with_for_update()).scalars())
@@ -289,7 +257,7 @@ def is_cancelled(tx: Transaction, id: str, attempt: int) -> bool:
     return tx.execute(select(job.c.id).where(_held(id, attempt), job.c.cancel_requested.is_(True))).first() is not None
 
 
-def _among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> Any:
+def among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> Any:
     """Return the condition that a row is one of these attempts, as few lists of ids: these an index finds at once."""
     by_attempt: dict[int, list[str]] = {}
     for id, attempt in attempts:

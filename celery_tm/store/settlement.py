@@ -16,7 +16,7 @@ from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import NOT_KEPT, Bury, TryAgain, can_be_sent_again
 from ..errors import LeaseLost
-from . import audit, dead_letters, executions, following, jobs, keys, lanes, occurrences, pausing
+from . import audit, completion, dead_letters, executions, following, jobs, keys, lanes, occurrences, pausing
 from .database import Transaction
 
 Ended = Mapping[str, Any]  # how a body ended, kept while what follows it is handed on
@@ -26,10 +26,14 @@ def succeed(
     tx: Transaction, job: Job, *, result: str | None, message: str | None, keep_key: timedelta, ended: Ended | None = None
 ) -> None:
     """The work is done: the execution and the key stay, the row goes, or stays until what follows is handed on."""
+    keep = job.keep_key if job.keep_key is not None else keep_key
+    if completion.is_single(tx.dialect, job, ended):
+        if not completion.succeed(tx, job, result=result, message=message, keep=keep):
+            raise LeaseLost(job.id, job.attempt)
+        return
     _finish(tx, job, ended)
     execution = executions.record(tx, job, Outcome.SUCCEEDED, message=message)
     if job.dedupe_key is not None:
-        keep = job.keep_key if job.keep_key is not None else keep_key
         keys.keep(
             tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=execution, result=result, keep=keep
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, Double, Text
+from sqlalchemy import BigInteger, DateTime, Dialect, Double, Text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -46,6 +46,16 @@ class Duration(TypeDecorator[timedelta]):
 
     def process_result_value(self, value: float | None, dialect: Dialect) -> timedelta | None:  # noqa: ARG002
         return None if value is None else timedelta(seconds=value)
+
+
+class Microseconds(TypeDecorator[timedelta]):
+    """A duration as a statement's parameter, where the database counts in microseconds."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        return None if value is None else value // timedelta(microseconds=1)
 
 
 class Json(TypeDecorator[Any]):

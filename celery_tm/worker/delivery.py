@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery.exceptions import Ignore
@@ -41,7 +42,8 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
     header = getattr(task.request, HEADER, None)
     if header is not None:
         id, attempt = _read_header(task, header)
-        return _settle(task, installation, attempt, lambda: gate.admit_job(installation, id, attempt, worker=worker), None)
+        ask = partial(gate.admit_job, installation, id, attempt, worker=worker, occurring=carries_out(header))
+        return _settle(task, installation, attempt, ask, None)
     call = _call(task)
     return _settle(
         task,
@@ -137,6 +139,12 @@ def _patiently(decide: Callable[[], Decision]) -> Decision:
                 raise
             time.sleep(wait)
             wait = min(wait * 2, 1.0)
+
+
+def carries_out(header: Mapping[str, Any]) -> bool:
+    """Say whether a message's job carries out an occurrence."""
+    metadata = header.get("metadata")
+    return isinstance(metadata, Mapping) and metadata.get("occurrence") is not None
 
 
 def _read_header(task: Any, header: Any) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from ..domain.job import MAX_ID, Job, JobState, Slot, Source
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue
 from ..installation import Installation
-from ..store import executions, following, jobs, keys, occurrences, settlement
+from ..store import admission, executions, following, jobs, keys, settlement
 from ..store.database import Transaction
 from ..store.keys import DoneKey
 
@@ -65,19 +65,22 @@ class Call:
     concurrency: int | None = None
 
 
-def admit_job(installation: Installation, id: str, attempt: int, *, worker: str) -> Decision:
-    """Let in a delivery of a job's attempt, or say why not."""
-    lease, stuck_after = installation.settings.tm_lease, installation.settings.tm_stuck_after
+def admit_job(installation: Installation, id: str, attempt: int, *, worker: str, occurring: bool = False) -> Decision:
+    """Let in a delivery of a job's attempt, or say why not. `occurring`: it carries out an occurrence."""
+    database, settings = installation.database, installation.settings
+    lease, stuck_after = settings.tm_lease, settings.tm_stuck_after
 
-    def work(tx: Transaction) -> Decision:
-        job = jobs.admit(tx, id, attempt, worker=worker, lease=lease)
-        if job is None:
-            return _refusal(tx, id, attempt)
-        if job.occurrence and job.ended is None:
-            occurrences.start(tx, job.occurrence, deadline=tx.later(job.execution_timeout or stuck_after))
-        return Decision(verdict=Verdict.RUN, job=job)
+    def work(tx: Transaction) -> Job | None:
+        if occurring:
+            return admission.admit_occurring(tx, id, attempt, worker=worker, lease=lease, stuck_after=stuck_after)
+        return admission.admit(tx, id, attempt, worker=worker, lease=lease)
 
-    return installation.database.run(work)
+    job = database.run(work, alone=database.dialect.changes_many or not occurring)
+    if job is None:
+        return database.run(lambda tx: _refusal(tx, id, attempt))
+    if job.occurrence and not occurring:  # a message that does not say so
+        database.run(lambda tx: admission.start_occurrence(tx, job, stuck_after=stuck_after))
+    return Decision(verdict=Verdict.RUN, job=job)
 
 
 def admit_all(
@@ -87,7 +90,7 @@ def admit_all(
     lease = installation.settings.tm_lease
 
     def work(tx: Transaction) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
-        admitted = jobs.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier)
+        admitted = admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier)
         ids = {job.id for job in admitted}
         return admitted, [(id, _refusal(tx, id, attempt)) for id, attempt in attempts if id not in ids]
 
@@ -125,7 +128,7 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
             return _ran_before(tx, call) or _take_a_number(tx, job)
         if call.attempt > 1:
             following.forget(tx, call.id)  # here is what follows it
-        written = jobs.insert_running(tx, job, lease=lease)
+        written = admission.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
         refusal = _ran_before(tx, call)
         if refusal is None and written is not None:

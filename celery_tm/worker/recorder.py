@@ -21,7 +21,7 @@ from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..errors import DatabaseUnavailable, InvalidValue, LeaseLost
 from ..installation import Installation
-from ..store import executions, following, jobs, settlement
+from ..store import completion, executions, following, jobs, settlement
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
 from ..store.settlement import Ended
@@ -48,7 +48,8 @@ def record_success(
     def work(tx: Transaction) -> None:
         settlement.succeed(tx, job, result=kept, message=message, keep_key=keep_key, ended=ended)
 
-    _finish(installation, job, work, outcome=Outcome.SUCCEEDED, body=body)
+    single = completion.is_single(installation.database.dialect, job, ended)
+    _finish(installation, job, work, outcome=Outcome.SUCCEEDED, body=body, alone=single)
     tell_success(installation, job)
 
 
@@ -201,6 +202,7 @@ def _finish(
     *,
     outcome: Outcome,
     body: BodyTransaction | None = None,
+    alone: bool = False,
 ) -> T | None:
     """Run the finishing transaction, waiting out an outage up to the lease.
 
@@ -214,7 +216,7 @@ def _finish(
     def once() -> T | None:
         nonlocal unsure
         try:
-            return installation.database.run(work)
+            return installation.database.run(work, alone=alone)
         except LeaseLost:
             if unsure and _was_ours(installation, job, outcome):
                 return None

@@ -8,7 +8,7 @@ from celery import Celery
 
 from celery_tm import TimeManagement, cancel, clock, defer
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import audit, jobs
+from celery_tm.store import admission, audit
 from celery_tm.store.database import Database
 
 HOUR = timedelta(hours=1)
@@ -22,7 +22,7 @@ def lines(database: Database, id: str) -> list[tuple[str, str]]:
 def test_background_work_is_audited_as_system(app: Celery, tm: TimeManagement, database: Database) -> None:
     handle = defer(app.tasks["effect"].s(1), max_retries=0)
     with database.transaction() as tx:
-        assert jobs.admit(tx, handle.id, 1, worker="w", lease=HOUR)
+        assert admission.admit(tx, handle.id, 1, worker="w", lease=HOUR)
     with clock.moved_to(datetime.now(UTC) + 2 * HOUR):
         sweep(database, default=tm.installation.default_policy, limit=10)
     assert lines(database, handle.id) == [("sweep", "SYSTEM"), ("bury", "SYSTEM")]

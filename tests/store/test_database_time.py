@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_tm import TimeManagement, defer
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import jobs
+from celery_tm.store import admission, jobs
 from celery_tm.store.database import Database
 
 HOUR = timedelta(hours=1)
@@ -26,7 +26,7 @@ def test_a_skewed_machine_goes_by_the_database_s_clock(
     true_time = datetime.now(UTC)
     running = defer(app.tasks["effect"].s(1))
     with database.transaction() as tx:
-        assert jobs.admit(tx, running.id, 1, worker="w", lease=LEASE)
+        assert admission.admit(tx, running.id, 1, worker="w", lease=LEASE)
     with time_machine.travel(true_time + skew, tick=True):
         handle = defer(app.tasks["effect"].s(2), delay="10m")
         assert abs(handle.run_at - true_time - timedelta(minutes=10)) < timedelta(seconds=20)

@@ -14,7 +14,7 @@ from celery_tm import TimeManagement, cancel, defer, defer_many
 from celery_tm.domain.execution import Outcome
 from celery_tm.domain.job import Status
 from celery_tm.errors import DuplicateKey, ForeignSession
-from celery_tm.store import executions, jobs, tables
+from celery_tm.store import admission, executions, jobs, tables
 from celery_tm.store.database import Database
 
 HOUR = timedelta(hours=1)
@@ -133,7 +133,7 @@ def test_a_running_job_is_not_replaced(app: Celery, tm: TimeManagement, database
     with database.transaction() as tx:
         wait_until_due(tx)
         jobs.claim_due(tx, node="beat", lease=HOUR, limit=1)
-        assert jobs.admit(tx, first.id, 1, worker="w", lease=HOUR)
+        assert admission.admit(tx, first.id, 1, worker="w", lease=HOUR)
 
     second = defer(effect.s(2), delay=HOUR, key="k", on_duplicate="replace")
     job = tm.job(first.id).job
@@ -332,7 +332,7 @@ def test_a_cancel_rolls_back_with_its_session(app: Celery, database: Database, e
 def test_cancelling_a_running_job_asks_it_to_stop(app: Celery, database: Database) -> None:
     handle = defer(app.tasks["effect"].s(1))
     with database.transaction() as tx:
-        assert jobs.admit(tx, handle.id, 1, worker="w", lease=HOUR)
+        assert admission.admit(tx, handle.id, 1, worker="w", lease=HOUR)
     assert cancel(id=handle.id, app=app)
     with database.transaction() as tx:
         assert jobs.renew(tx, [(handle.id, 1)], lease=HOUR) == {(handle.id, 1): True}

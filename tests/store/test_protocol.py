@@ -30,7 +30,7 @@ from celery_tm.domain.job import Job, JobState
 from celery_tm.domain.retry import Bury, Fixed, TryAgain, after_failure
 from celery_tm.errors import LeaseLost
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import dead_letters, executions, jobs, keys, settlement, tables
+from celery_tm.store import admission, dead_letters, executions, jobs, keys, settlement, tables
 from celery_tm.store.database import Database, Transaction
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -67,7 +67,7 @@ def claim(database: Database, node: str = "beat", *, limit: int = 10) -> list[st
 
 def admit(database: Database, job: Job, attempt: int = 1, worker: str = "w") -> Job | None:
     with database.transaction() as tx:
-        return jobs.admit(tx, job.id, attempt, worker=worker, lease=LEASE)
+        return admission.admit(tx, job.id, attempt, worker=worker, lease=LEASE)
 
 
 def find(database: Database, job: Job) -> Job | None:
@@ -338,7 +338,7 @@ class JobLife(RuleBasedStateMachine):
 
     def _deliver(self, attempt: int) -> Job | None:
         row = self._row()
-        job: Job | None = self._do(lambda tx: jobs.admit(tx, self.job.id, attempt, worker="w", lease=LEASE))
+        job: Job | None = self._do(lambda tx: admission.admit(tx, self.job.id, attempt, worker="w", lease=LEASE))
         if job is not None:
             assert row is not None, "let in after the end"
             assert not (row.state is JobState.PENDING and row.run_at > self.now), "let in before it was due"
@@ -432,7 +432,7 @@ def test_a_broken_gate_is_caught_by_the_state_machine(database: Database, monkey
     def careless(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
         return jobs.find(tx, id)
 
-    monkeypatch.setattr("celery_tm.store.jobs.admit", careless)
+    monkeypatch.setattr("celery_tm.store.admission.admit", careless)
     machine: Any = type("JobLifeHere", (JobLife,), {"database": database})
     with pytest.raises(BaseException, match=r"two bodies|before it was due|let in|lost"):
         run_state_machine_as_test(

@@ -1,0 +1,126 @@
+"""The statements that let a delivery in: a job's attempt, many attempts at once, a direct call.
+
+Where the database can, each is a single statement that commits by itself. The start of an attempt need not be on the disk
+before the body runs: if the database crashes it is as if the attempt had not begun, and the end, which waits for the disk,
+finds that it is no longer ours. A direct call is written to the disk, for its row is all that is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Executable, Update, and_, bindparam, func, or_, select, update
+
+from ..domain.job import Job, JobState
+from ..domain.occurrence import OccurrenceState
+from . import jobs, occurrences, tables
+from .clocks import Clock
+from .database import Transaction
+from .dialects import Dialect
+from .jobs import among, columns_of, in_order, job_of, read_job
+from .prepared import Prepared
+from .tables import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
+from .types import Duration
+
+job, occurrence = tables.job, tables.occurrence
+ROW = [job.c[name] for name in jobs.COLUMNS]
+
+
+def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
+    """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run."""
+    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease}
+    if tx.dialect.gives_back_updates:
+        rows = tx.run(_ADMIT, **values)
+    else:
+        ((changed,),) = tx.run(_ADMIT_UNSEEN, **values)
+        rows = tx.run(_FIND, job_id=id) if changed else []
+    return job_of(rows[0]) if rows else None
+
+
+def admit_occurring(
+    tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta, stuck_after: timedelta
+) -> Job | None:
+    """Let in one delivery of an attempt that carries out an occurrence: both start."""
+    if not tx.dialect.changes_many:
+        admitted = admit(tx, id, attempt, worker=worker, lease=lease)
+        if admitted is not None:
+            start_occurrence(tx, admitted, stuck_after=stuck_after)
+        return admitted
+    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease, "stuck_after": stuck_after}
+    rows = tx.run(_ADMIT_OCCURRING, **values)
+    return job_of(rows[0]) if rows else None
+
+
+def start_occurrence(tx: Transaction, admitted: Job, *, stuck_after: timedelta) -> None:
+    """Mark the occurrence that a job carries out as running."""
+    if admitted.occurrence and admitted.ended is None:
+        occurrences.start(tx, admitted.occurrence, deadline=tx.later(admitted.execution_timeout or stuck_after))
+
+
+def _admitting(dialect: Dialect, clock: Clock) -> Update:
+    mine = and_(job.c.id == bindparam("job_id"), job.c.attempt == bindparam("attempt_"))
+    change = {
+        "state": JobState.RUNNING,
+        "claimed_by": bindparam("worker"),
+        "claimed_at": clock.now,
+        "lease_until": clock.later("lease"),
+    }
+    return update(job).where(mine, _may_start(clock.now), dialect.unhurried).values(change)
+
+
+def _admitting_occurring(dialect: Dialect, clock: Clock) -> Executable:
+    admitted = _admitting(dialect, clock).returning(*ROW).cte("admitted")
+    allowed = func.coalesce(admitted.c.execution_timeout, bindparam("stuck_after", type_=Duration))
+    deadline = clock.now.op("+")(func.make_interval(0, 0, 0, 0, 0, 0, allowed))
+    started = (
+        update(occurrence)
+        .where(occurrence.c.id == admitted.c.occurrence, admitted.c.ended.is_(None))
+        .values(
+            state=OccurrenceState.RUNNING,
+            started_at=func.coalesce(occurrence.c.started_at, clock.now),
+            deadline_at=func.coalesce(occurrence.c.deadline_at, deadline),
+        )
+        .returning(occurrence.c.id)
+        .cte("started")
+    )
+    return select(admitted).add_cte(started)
+
+
+_ADMIT = Prepared(lambda dialect, clock: _admitting(dialect, clock).returning(*ROW), returns=ROW)
+_ADMIT_OCCURRING = Prepared(_admitting_occurring, returns=ROW)
+_ADMIT_UNSEEN = Prepared(_admitting)
+_FIND = Prepared(lambda *_: select(*ROW).where(job.c.id == bindparam("job_id")), returns=ROW)
+
+
+def admit_all(
+    tx: Transaction, attempts: Sequence[tuple[str, int]], *, worker: str, lease: timedelta, carrier: str
+) -> list[Job]:
+    """Let in one delivery that carries many attempts, and return those that may run."""
+    mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now), tx.dialect.unhurried)
+    change = {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
+    rows = tx.update_returning(job, mine, update(job).values(change | {"carrier": carrier}))
+    return in_order(map(read_job, rows))
+
+
+def _may_start(now: Any) -> ColumnElement[bool]:
+    """Dispatched, or pending and due; not too late; and its key has not succeeded."""
+    key = tables.key
+    has_succeeded = (
+        select(key.c.job)
+        .where(key.c.task == job.c.task, key.c.key == job.c.dedupe_key, key.c.kept_until > now)
+        .correlate(job)
+        .exists()
+    )
+    is_due = or_(IS_DISPATCHED, and_(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= now))
+    in_time = or_(job.c.expires_at.is_(None), job.c.expires_at > now)
+    return and_(is_due, in_time, ~has_succeeded)
+
+
+def insert_running(tx: Transaction, value: Job, *, lease: timedelta) -> Job | None:
+    """Insert a direct call as running; None if its id or key is taken. Whether it ran before is to be asked afterwards."""
+    now = tx.read_now()
+    value = replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)
+    return value if tx.insert_new(job, columns_of(value)) else None
