@@ -12,7 +12,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Update, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Executable, Update, and_, any_, bindparam, func, or_, select, update
+from sqlalchemy.dialects import postgresql
 
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
@@ -26,6 +27,7 @@ from .tables import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
 from .types import Duration
 
 job, occurrence = tables.job, tables.occurrence
+ONE = job.c.id == bindparam("job_id")
 ROW = [job.c[name] for name in jobs.COLUMNS]
 
 
@@ -60,8 +62,8 @@ def start_occurrence(tx: Transaction, admitted: Job, *, stuck_after: timedelta) 
         occurrences.start(tx, admitted.occurrence, deadline=tx.later(admitted.execution_timeout or stuck_after))
 
 
-def _admitting(dialect: Dialect, clock: Clock) -> Update:
-    mine = and_(job.c.id == bindparam("job_id"), job.c.attempt == bindparam("attempt_"))
+def _admitting(dialect: Dialect, clock: Clock, chosen: ColumnElement[bool] = ONE) -> Update:
+    mine = and_(chosen, job.c.attempt == bindparam("attempt_"))
     change = {
         "state": JobState.RUNNING,
         "claimed_by": bindparam("worker"),
@@ -91,6 +93,14 @@ def _admitting_occurring(dialect: Dialect, clock: Clock) -> Executable:
 
 _ADMIT = Prepared(lambda dialect, clock: _admitting(dialect, clock).returning(*ROW), returns=ROW)
 _ADMIT_OCCURRING = Prepared(_admitting_occurring, returns=ROW)
+_ADMIT_ALL = Prepared(
+    lambda dialect, clock: (
+        _admitting(dialect, clock, job.c.id == any_(bindparam("ids", type_=postgresql.ARRAY(job.c.id.type))))
+        .values(carrier=bindparam("carrier_"))
+        .returning(*ROW)
+    ),
+    returns=ROW,
+)
 _ADMIT_UNSEEN = Prepared(_admitting)
 _FIND = Prepared(lambda *_: select(*ROW).where(job.c.id == bindparam("job_id")), returns=ROW)
 
@@ -99,7 +109,14 @@ def admit_all(
     tx: Transaction, attempts: Sequence[tuple[str, int]], *, worker: str, lease: timedelta, carrier: str
 ) -> list[Job]:
     """Let in one delivery that carries many attempts, and return those that may run."""
-    mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now), tx.dialect.unhurried)
+    if tx.dialect.changes_many:
+        by_attempt: dict[int, list[str]] = {}
+        for id, attempt in attempts:
+            by_attempt.setdefault(attempt, []).append(id)
+        given = {"worker": worker, "lease": lease, "carrier_": carrier}
+        parts = (tx.run(_ADMIT_ALL, ids=ids, attempt_=attempt, **given) for attempt, ids in by_attempt.items())
+        return in_order(job_of(row) for rows in parts for row in rows)
+    mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now))
     change = {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
     rows = tx.update_returning(job, mine, update(job).values(change | {"carrier": carrier}))
     return in_order(map(read_job, rows))

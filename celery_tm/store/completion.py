@@ -6,26 +6,53 @@ The row goes, the record is written, the key is kept and the occurrence ends: al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import CTE, Executable, bindparam, delete, select, update
+from sqlalchemy import (
+    CTE,
+    Column,
+    ColumnElement,
+    Executable,
+    String,
+    any_,
+    bindparam,
+    column,
+    delete,
+    func,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 
-from ..domain.execution import Outcome
+from ..domain.execution import MAX_MESSAGE, Outcome, cut
+from ..domain.ids import execution_id
 from ..domain.job import Job
 from ..domain.occurrence import OccurrenceState
-from . import executions, tables
+from . import tables
 from .clocks import Clock
 from .database import Transaction
 from .dialects import Dialect
 from .prepared import Prepared
-from .tables import IS_RUNNING
+from .tables import IS_OWED, IS_RUNNING
+from .types import Duration
 
 job, execution, key, occurrence = tables.job, tables.execution, tables.key, tables.occurrence
-RECORDED = tuple(name for name in executions.COLUMNS if name != "completed_at")
+# What a record has from its job's row; the row knows best when the attempt began, and where.
+COPIED: Mapping[str, Column[Any]] = {
+    "job": job.c.id,
+    "task": job.c.task,
+    "source": job.c.source,
+    "occurrence": job.c.occurrence,
+    "entity_id": job.c.entity_id,
+    "attempt": job.c.attempt,
+    "started_at": job.c.claimed_at,
+    "worker": job.c.claimed_by,
+    "actor": job.c.actor,
+}
 
 
 def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bool:
@@ -33,52 +60,101 @@ def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bo
     return dialect.changes_many and ended is None and one.slot is None
 
 
-def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep: timedelta) -> bool:
+def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
     """Write a success. False: the lease was lost, and nothing was written."""
-    values = executions.values_of(one, Outcome.SUCCEEDED, message=message)
+    values = {"job_id": one.id, "attempt_": one.attempt, "execution_": execution_id(one.id, one.attempt)}
+    values["message_"] = cut(message, MAX_MESSAGE)
     if one.dedupe_key is not None:
-        values |= {"key": one.dedupe_key, "result": result, "keep": keep}
+        values |= {"result_": result, "keep_key_": keep_key}
     statement = _success(keeps_key=one.dedupe_key is not None, ends_occurrence=one.occurrence is not None)
-    return bool(tx.run(statement, **{f"{name}_": value for name, value in values.items()}))
+    return bool(tx.run(statement, **values))
 
 
 @cache
 def _success(*, keeps_key: bool, ends_occurrence: bool) -> Prepared:
     def build(_: Dialect, clock: Clock) -> Executable:
-        held = (job.c.id == bindparam("job_"), job.c.attempt == bindparam("attempt_"), IS_RUNNING)
-        gone = delete(job).where(*held).returning(job.c.id).cte("gone")
-        also = [_recorded(gone, clock)]
-        also += [_kept(gone, clock)] if keeps_key else []
-        also += [_completed(gone, clock)] if ends_occurrence else []
+        gone = _gone(job.c.id == bindparam("job_id"))
+        id = bindparam("execution_", type_=String)
+        also = [_recorded(gone, id, bindparam("message_", type_=String), clock)]
+        if keeps_key:
+            also.append(_kept(gone, id, bindparam("result_", type_=String), clock))
+        if ends_occurrence:
+            also.append(_completed(gone, clock))
         return select(gone.c.id).add_cte(*also)
 
     return Prepared(build, returns=[job.c.id])
 
 
-def _recorded(gone: CTE, clock: Clock) -> CTE:
-    stated = [bindparam(f"{name}_", type_=execution.c[name].type) for name in RECORDED]
-    record = postgresql.insert(execution).from_select(
-        [*RECORDED, "completed_at"], select(*stated, clock.now).select_from(gone)
-    )
+def succeed_all(
+    tx: Transaction, done: Sequence[tuple[Job, str | None, str | None]], *, attempt: int, keep_key: timedelta
+) -> set[str]:
+    """Write the successes of many jobs that are at the same attempt, each with its result and message.
+
+    Return the ids of those whose lease was held. None of them has an occurrence or a slot.
+    """
+    keeps_keys = any(one.dedupe_key is not None for one, _, _ in done)
+    values: dict[str, Any] = {
+        "ids": [one.id for one, _, _ in done],
+        "attempt_": attempt,
+        "executions": [execution_id(one.id, attempt) for one, _, _ in done],
+        "messages": [cut(message, MAX_MESSAGE) for _, _, message in done],
+    }
+    if keeps_keys:
+        values |= {"results": [result for _, result, _ in done], "keep_key_": keep_key}
+    return {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), **values)}
+
+
+@cache
+def _successes(*, keeps_keys: bool) -> Prepared:
+    lists = ("ids", "executions", "messages", "results") if keeps_keys else ("ids", "executions", "messages")
+
+    def build(_: Dialect, clock: Clock) -> Executable:
+        arrays = {name: bindparam(name, type_=postgresql.ARRAY(String)) for name in lists}
+        given = func.unnest(*arrays.values()).table_valued(*(column(name, String) for name in lists))
+        given = given.render_derived(name="given")
+        gone = _gone(job.c.id == any_(arrays["ids"]))
+        told = gone.join(given, given.c.ids == gone.c.id)
+        also = [_recorded(gone, given.c.executions, given.c.messages, clock, told)]
+        if keeps_keys:
+            also.append(_kept(gone, given.c.executions, given.c.results, clock, told))
+        return select(gone.c.id).add_cte(*also)
+
+    return Prepared(build, returns=[job.c.id])
+
+
+def _gone(chosen: ColumnElement[bool]) -> CTE:
+    """Take the rows of attempts that are still ours; nothing else is written for any other."""
+    held = delete(job).where(chosen, job.c.attempt == bindparam("attempt_"), IS_RUNNING, IS_OWED)
+    return held.returning(*COPIED.values(), job.c.dedupe_key, job.c.keep_key).cte("gone")
+
+
+def _recorded(gone: CTE, id: Any, message: Any, clock: Clock, told: Any = None) -> CTE:
+    stated: dict[str, Any] = {name: gone.c[column.name] for name, column in COPIED.items()}
+    stated |= {"id": id, "message": message, "completed_at": clock.now, "outcome": literal(Outcome.SUCCEEDED.value)}
+    rows = select(*stated.values()).select_from(gone if told is None else told)
+    record = postgresql.insert(execution).from_select(list(stated), rows)
     return record.on_conflict_do_nothing().returning(execution.c.id).cte("recorded")
 
 
-def _kept(gone: CTE, clock: Clock) -> CTE:
-    stated = {
-        "task": bindparam("task_", type_=key.c.task.type),
-        "key": bindparam("key_", type_=key.c.key.type),
-        "job": bindparam("job_", type_=key.c.job.type),
-        "execution": bindparam("id_", type_=key.c.execution.type),
-        "result": bindparam("result_", type_=key.c.result.type),
+def _kept(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CTE:
+    """Keep the keys of what succeeded; an older success whose retention has ended is overwritten."""
+    kept_for = func.coalesce(gone.c.keep_key, bindparam("keep_key_", type_=Duration))
+    stated: dict[str, Any] = {
+        "task": gone.c.task,
+        "key": gone.c.dedupe_key,
+        "job": gone.c.id,
+        "execution": id,
+        "result": result,
         "done_at": clock.now,
-        "kept_until": clock.later("keep_"),
+        "kept_until": clock.now.op("+")(func.make_interval(0, 0, 0, 0, 0, 0, kept_for)),
     }
-    keep = postgresql.insert(key).from_select(list(stated), select(*stated.values()).select_from(gone))
+    rows = select(*stated.values()).select_from(gone if told is None else told).where(gone.c.dedupe_key.is_not(None))
+    keep = postgresql.insert(key).from_select(list(stated), rows)
     newer = {name: keep.excluded[name] for name in stated if name not in ("task", "key")}
     return keep.on_conflict_do_update(index_elements=["task", "key"], set_=newer).returning(key.c.job).cte("kept")
 
 
 def _completed(gone: CTE, clock: Clock) -> CTE:
-    mine = (occurrence.c.id == bindparam("occurrence_"), gone.c.id.is_not(None))
-    end = update(occurrence).where(*mine).values(state=OccurrenceState.COMPLETED, ended_at=clock.now)
+    end = update(occurrence).where(occurrence.c.id == gone.c.occurrence)
+    end = end.values(state=OccurrenceState.COMPLETED, ended_at=clock.now)
     return end.returning(occurrence.c.id).cte("completed")

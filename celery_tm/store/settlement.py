@@ -26,40 +26,43 @@ def succeed(
     tx: Transaction, job: Job, *, result: str | None, message: str | None, keep_key: timedelta, ended: Ended | None = None
 ) -> None:
     """The work is done: the execution and the key stay, the row goes, or stays until what follows is handed on."""
-    keep = job.keep_key if job.keep_key is not None else keep_key
     if completion.is_single(tx.dialect, job, ended):
-        if not completion.succeed(tx, job, result=result, message=message, keep=keep):
+        if not completion.succeed(tx, job, result=result, message=message, keep_key=keep_key):
             raise LeaseLost(job.id, job.attempt)
         return
     _finish(tx, job, ended)
     execution = executions.record(tx, job, Outcome.SUCCEEDED, message=message)
-    if job.dedupe_key is not None:
-        keys.keep(
-            tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=execution, result=result, keep=keep
-        )  # fmt: skip
+    _keep(tx, job, execution, result, keep_key)
     _end(tx, job, OccurrenceState.COMPLETED)
 
 
 def succeed_all(
     tx: Transaction, done: Sequence[tuple[Job, str | None, str | None]], *, keep_key: timedelta
 ) -> Collection[str]:
-    """The work of many jobs is done, each with its result and message; return the ids of those that lost their lease.
+    """The work of many jobs is done, each with its result and message; return the ids of those whose lease was held.
 
     These are jobs that share a message, so none has an occurrence, a slot or anything that follows it.
     """
-    attempts = [(job.id, job.attempt) for job, _, _ in done]
-    held = jobs.remove_all_running(tx, attempts)
+    if tx.dialect.changes_many:
+        by_attempt: dict[int, list[tuple[Job, str | None, str | None]]] = {}
+        for one in done:
+            by_attempt.setdefault(one[0].attempt, []).append(one)
+        parts = (completion.succeed_all(tx, some, attempt=n, keep_key=keep_key) for n, some in by_attempt.items())
+        return set().union(*parts)
+    held = jobs.remove_all_running(tx, [(job.id, job.attempt) for job, _, _ in done])
     mine = [(job, result, message) for job, result, message in done if job.id in held]
     recorded = executions.record_all(tx, [(job, message) for job, _, message in mine], Outcome.SUCCEEDED)
     for job, result, _ in mine:
-        if job.dedupe_key is not None:
-            keep = job.keep_key if job.keep_key is not None else keep_key
-            keys.keep(
-                tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=recorded[job.id], result=result, keep=keep
-            )  # fmt: skip
-    lost = [job for job, _, _ in done if job.id not in held]
-    ours = executions.succeeded_by(tx, [(job.id, job.attempt, job.claimed_by) for job in lost])
-    return {job.id for job in lost if job.id not in ours}
+        _keep(tx, job, recorded[job.id], result, keep_key)
+    return held
+
+
+def _keep(tx: Transaction, job: Job, execution: str, result: str | None, default: timedelta) -> None:
+    if job.dedupe_key is not None:
+        keep = job.keep_key if job.keep_key is not None else default
+        keys.keep(
+            tx, task=job.task, key_text=job.dedupe_key, job=job.id, execution=execution, result=result, keep=keep
+        )  # fmt: skip
 
 
 def _finish(tx: Transaction, job: Job, ended: Ended | None) -> None:

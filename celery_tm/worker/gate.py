@@ -87,14 +87,16 @@ def admit_all(
     installation: Installation, attempts: Sequence[tuple[str, int]], *, carrier: str, worker: str
 ) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
     """Let in a delivery that carries many attempts; return those that may run, and why the others may not."""
-    lease = installation.settings.tm_lease
-
-    def work(tx: Transaction) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
-        admitted = admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier)
-        ids = {job.id for job in admitted}
-        return admitted, [(id, _refusal(tx, id, attempt)) for id, attempt in attempts if id not in ids]
-
-    return installation.database.run(work)
+    database, lease = installation.database, installation.settings.tm_lease
+    single = database.dialect.changes_many and len({attempt for _, attempt in attempts}) == 1
+    admitted = database.run(
+        lambda tx: admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier), alone=single
+    )
+    ids = {job.id for job in admitted}
+    refused = [(id, attempt) for id, attempt in attempts if id not in ids]
+    if not refused:
+        return admitted, []
+    return admitted, database.run(lambda tx: [(id, _refusal(tx, id, attempt)) for id, attempt in refused])
 
 
 def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:

@@ -60,10 +60,16 @@ def record_all(installation: Installation, done: Sequence[tuple[Job, object, str
     """
     keep_key = installation.settings.tm_keep_keys
     results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
-    lost = _patiently(
-        installation,
-        lambda: installation.database.run(lambda tx: settlement.succeed_all(tx, results, keep_key=keep_key)),
-    )
+    database = installation.database
+    single = database.dialect.changes_many and len({job.attempt for job, _, _ in done}) == 1
+
+    def once() -> Collection[str]:
+        held = database.run(lambda tx: settlement.succeed_all(tx, results, keep_key=keep_key), alone=single)
+        lost = [(job.id, job.attempt, job.claimed_by) for job, _, _ in done if job.id not in held]
+        ours = database.run(lambda tx: executions.succeeded_by(tx, lost)) if lost else ()
+        return {id for id, _, _ in lost if id not in ours}
+
+    lost = _patiently(installation, once)
     for job, _, _ in done:
         if job.id not in lost:
             tell_success(installation, job)

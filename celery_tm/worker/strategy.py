@@ -24,6 +24,7 @@ from ..producer.request import Request
 from ..publisher import HEADER
 from ..store.body import refuse_foreign
 from . import control
+from .acknowledging import Acknowledgements
 from .request import Request as OwnRequest
 
 logger = logging.getLogger(__name__)
@@ -43,14 +44,26 @@ def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
     if task.transactional:
         refuse_foreign(Installation.of(app).database, task.session)
     handle = celery_default(task, app, consumer, **kwargs)
+    acknowledgements = _acknowledgements(consumer)
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         if message.headers and message.headers.get("eta") and _captured(task, app, message):
             message.ack_log_error(logger, consumer.connection_errors)
             return None
+        if acknowledgements is not None and message.headers and HEADER in message.headers:
+            ack = acknowledgements.of(message) or ack
         return handle(message, body, ack, reject, callbacks, **more)
 
     return on_message
+
+
+def _acknowledgements(consumer: Any) -> Acknowledgements | None:
+    """Return what gathers a worker's acknowledgements; there is one for all its tasks, and none without an event loop."""
+    hub = getattr(consumer, "hub", None)
+    if hub is None:
+        return None
+    found: Acknowledgements = consumer.__dict__.setdefault("_celery_tm_acknowledgements", Acknowledgements(hub))
+    return found
 
 
 def _captured(task: Any, app: Any, message: Any) -> bool:
