@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from kombu.utils.functional import retry_over_time
-from kombu.utils.json import dumps
 
+from ..domain.codec import dumped
 from ..domain.job import Job
 
 FULL = 4_000_000  # characters after which what is collected is to be pushed, whatever is still to come
@@ -46,7 +46,7 @@ class Collected:
             self._put(queue, message, **options)
             return
         key = channel._q_for_pri(queue, channel._get_message_priority(message, reverse=False))
-        text = dumps(message)
+        text = dumped(message)
         self._lists.setdefault(key, []).append(text)
         self._jobs.setdefault(key, []).extend(self._load)
         self._size += len(text)

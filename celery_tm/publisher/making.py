@@ -5,11 +5,13 @@ What does not change within a batch is asked once: looking up a setting costs Ce
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from celery import Celery
+from celery.app.routes import Router
 from celery.utils.functional import maybe_list
 from celery.utils.nodenames import anon_nodename
 from celery.utils.saferepr import saferepr
@@ -23,6 +25,8 @@ from .. import clock
 OF_THE_CALL = ("group_id", "group_index", "retries", "chord", "time_limit", "soft_time_limit", "root_id", "parent_id",
                "shadow", "chain", "ignore_result", "argsrepr", "kwargsrepr", "replaced_task_nesting")  # fmt: skip
 OF_SEND_TASK = ("add_to_parent", "route_name", "result_cls", "task_type")  # its arguments that no message carries
+
+CELERYS_WAY = re.compile(r"""[\\"(]""")  # quotes and escapes, which Celery shows otherwise, and whatever is not plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +43,15 @@ class Maker:
 
     def __init__(self, app: Celery) -> None:
         self.app, self.amqp, self.tasks = app, app.amqp, app.tasks
-        self.router, self.queues, conf = app.amqp.router, app.amqp.queues, app.conf
+        self.router, conf = app.amqp.router, app.conf
         self.creates = app.amqp.create_task_message
         self.tells = bool(conf.task_send_sent_event)
         self._levels = getattr(conf, "task_repr_maxlevels", 3)
         self._origin, self._thread = anon_nodename(), app.thread_oid
         self._defaults = {"serializer": conf.task_serializer, "compression": conf.task_compression}
         self._delivery_mode = conf.task_default_delivery_mode
+        self._default_queue = conf.task_default_queue
+        self._queues: dict[str, Queue] = {}
 
     def make(self, name: str, said: dict[str, Any]) -> Made:
         """Return the message that `send_task(name, **said)` would send."""
@@ -55,11 +61,11 @@ class Maker:
         links = {"callbacks": maybe_list(said.pop("link", None)), "errbacks": maybe_list(said.pop("link_error", None))}
         reply_to = said.pop("reply_to", None) or self._thread
         call = {option: said.pop(option) for option in OF_THE_CALL if option in said}
-        call.setdefault("argsrepr", saferepr(args or (), self.amqp.argsrepr_maxsize, maxlevels=self._levels))
-        call.setdefault("kwargsrepr", saferepr(kwargs or {}, self.amqp.kwargsrepr_maxsize, maxlevels=self._levels))
+        call.setdefault("argsrepr", self._shown(args or (), self.amqp.argsrepr_maxsize))
+        call.setdefault("kwargsrepr", self._shown(kwargs or {}, self.amqp.kwargsrepr_maxsize))
         for option in OF_SEND_TASK:
             said.pop(option, None)
-        options = self.router.route(said, name, args, kwargs, self.tasks.get(name))
+        options = self._routed(said, name, args, kwargs)
         if expires is not None:
             options["expiration"] = self._seconds_until(expires)
         message = self.creates(
@@ -72,6 +78,27 @@ class Maker:
         queue, address = self._addressed(options)
         publishing = message.properties | address | {"headers": message.headers}
         return Made(body=message.body, publishing=publishing, event=_event(message.sent_event, queue, address))
+
+    def _shown(self, value: Any, most: int) -> str:
+        """Return arguments as Celery shows them; what is short and plain Python shows alike, and much sooner."""
+        text = repr(value)
+        is_plain = text.isprintable() and not CELERYS_WAY.search(text) and text.count("[") + text.count("{") <= 2
+        if not value or (is_plain and len(text) < most):
+            return text
+        return str(saferepr(value, most, maxlevels=self._levels))
+
+    def _routed(self, options: dict[str, Any], name: str, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Ask the router, unless it has no routes: then a queue's name is all it looks at."""
+        if self.router.routes or type(self.router) is not Router:
+            routed: dict[str, Any] = self.router.route(options, name, args, kwargs, self.tasks.get(name))
+            return routed
+        queue = options.get("queue") or self._default_queue
+        if isinstance(queue, str):
+            found = self._queues.get(queue)
+            if found is None:
+                found = self._queues[queue] = self.router.expand_destination(queue)["queue"]
+            options["queue"] = found
+        return options
 
     def _seconds_until(self, expires: Any) -> float:
         instant = maybe_iso8601(expires) if isinstance(expires, str) else expires

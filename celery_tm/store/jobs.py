@@ -22,16 +22,17 @@ from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, N
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
+NAMES = tuple(column.name for column in job.columns)  # in the order in which a row has them
+STATES, SOURCES = {str(state): state for state in JobState}, {str(source): source for source in Source}
+SLOTS = {None: None} | {str(slot): slot for slot in Slot}
 LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 
 
 def read_job(row: Row[Any]) -> Job:
     """Return a row as a value."""
-    mapping = row._mapping
-    values = {name: mapping[name] for name in COLUMNS}
-    values["state"] = JobState(values["state"])
-    values["source"] = Source(values["source"])
-    values["slot"] = Slot(values["slot"]) if values["slot"] else None
+    values = dict(zip(NAMES, row, strict=False))  # of a dead letter more follows
+    values["state"], values["source"] = STATES[values["state"]], SOURCES[values["source"]]
+    values["slot"] = SLOTS[values["slot"]]
     values["options"] = values["options"] or {}
     return Job(**values)
 
