@@ -18,7 +18,7 @@ from ..domain.job import Job
 from ..domain.loads import in_loads
 from ..installation import Installation
 from ..store import settlement
-from .bulk import Collected, collecting
+from .bulk import Collected, collector_for
 from .contents import ANNOUNCED, HARD_LIMIT_GRACE, HEADER, RENAMED, contract
 from .sending import Sender
 
@@ -67,19 +67,19 @@ class _Batch:
         """Send messages; raise what says that the broker takes no more."""
         connection = sender.producer.connection
         away = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
-        with collecting(sender.producer.channel) as self.collected:
-            for load in loads:
-                try:
-                    sender.send(load, self.collected)
-                    self.handled += load
-                except away:
-                    raise
-                except Exception as wrong:  # this one makes no message; the others do
-                    self.unsendable += [(job, f"{type(wrong).__name__}: {wrong}") for job in load]
-                if self.collected is not None and self.collected.is_full:
-                    self.collected.push(away, sender.policy)
-            if self.collected is not None:
+        self.collected = collector_for(sender.producer.channel)
+        for load in loads:
+            try:
+                sender.send(load, self.collected)
+                self.handled += load
+            except away:
+                raise
+            except Exception as wrong:  # this one makes no message; the others do
+                self.unsendable += [(job, f"{type(wrong).__name__}: {wrong}") for job in load]
+            if self.collected is not None and self.collected.is_full:
                 self.collected.push(away, sender.policy)
+        if self.collected is not None:
+            self.collected.push(away, sender.policy)
 
     def published(self, jobs: Sequence[Job], error: str | None) -> Published:
         """Return what became of the jobs: what was only collected when the broker went has not been sent."""

@@ -47,21 +47,23 @@ class Sender:
         made = self.maker.make(name, message)
         if self.replies and not message.get("ignore_result"):
             self.app.backend.on_task_call(self.producer, message["task_id"])
-        if made.event is not None:
-            self.producer.publish(made.body, **self._retries, **made.publishing)
-            self.app.amqp._event_dispatcher.publish("task-sent", made.event, self.producer, **self._retries)
-        elif collected is None:
-            self.producer.publish(made.body, **self._retries, **made.publishing)
+        if collected is None or made.event is not None or not collected.takes(made):
+            self._publish(made)
         else:
-            self._collect(made, load, collected)
+            self._declare(made)
+            collected.add(made, load)
 
-    def _collect(self, made: Made, load: Sequence[Job], collected: Collected) -> None:
-        for queue in made.publishing.pop("declare", ()):
+    def _publish(self, made: Made) -> None:
+        declare = list(made.declare)
+        self.producer.publish(made.body, headers=made.headers, declare=declare, **made.properties, **self._retries)
+        if made.event is not None:
+            self.app.amqp._event_dispatcher.publish("task-sent", made.event, self.producer, **self._retries)
+
+    def _declare(self, made: Made) -> None:
+        for queue in made.declare:
             if queue.name not in self._declared:  # once in a batch is enough
                 self.producer.maybe_declare(queue, retry=True, **self.policy)
                 self._declared.add(queue.name)
-        with collected.messages_of(load):
-            self.producer.publish(made.body, **made.publishing)
 
 
 def is_heard() -> bool:
