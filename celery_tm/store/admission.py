@@ -17,18 +17,18 @@ from sqlalchemy.dialects import postgresql
 
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
-from . import jobs, occurrences, tables
+from . import occurrences, tables
 from .clocks import Clock
 from .database import Transaction
 from .dialects import Dialect
-from .jobs import among, columns_of, in_order, job_of, read_job
+from .jobs import among, columns_of, in_order, read_job
 from .prepared import Prepared
 from .tables import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
 from .types import Duration
 
 job, occurrence = tables.job, tables.occurrence
 ONE = job.c.id == bindparam("job_id")
-ROW = [job.c[name] for name in jobs.COLUMNS]
+ROW = list(job.c)
 
 
 def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
@@ -39,7 +39,7 @@ def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedel
     else:
         ((changed,),) = tx.run(_ADMIT_UNSEEN, **values)
         rows = tx.run(_FIND, job_id=id) if changed else []
-    return job_of(rows[0]) if rows else None
+    return read_job(rows[0]) if rows else None
 
 
 def admit_occurring(
@@ -53,7 +53,7 @@ def admit_occurring(
         return admitted
     values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease, "stuck_after": stuck_after}
     rows = tx.run(_ADMIT_OCCURRING, **values)
-    return job_of(rows[0]) if rows else None
+    return read_job(rows[0]) if rows else None
 
 
 def start_occurrence(tx: Transaction, admitted: Job, *, stuck_after: timedelta) -> None:
@@ -115,7 +115,7 @@ def admit_all(
             by_attempt.setdefault(attempt, []).append(id)
         given = {"worker": worker, "lease": lease, "carrier_": carrier}
         parts = (tx.run(_ADMIT_ALL, ids=ids, attempt_=attempt, **given) for attempt, ids in by_attempt.items())
-        return in_order(job_of(row) for rows in parts for row in rows)
+        return in_order(read_job(row) for rows in parts for row in rows)
     mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now))
     change = {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
     rows = tx.update_returning(job, mine, update(job).values(change | {"carrier": carrier}))

@@ -104,10 +104,7 @@ class Transaction:
         key = next(iter(table.primary_key.columns))
         chosen = self.dialect.locked(chosen)
         if self.dialect.gives_back_updates:
-            # Materialised first: a plain IN (… LIMIT …) may be run again per row and lock more than it takes.
-            picked = chosen.cte("picked")
-            pick = select(picked.c[key.name]).scalar_subquery()
-            return self.execute(change.where(key.in_(pick)).returning(table)).all()
+            return self.execute(change.where(self.dialect.picked_by(key, chosen)).returning(table)).all()
         ids = [row[0] for row in self.execute(chosen)]
         if not ids:
             return []

@@ -71,6 +71,12 @@ class Dialect(ABC):
         """Return the condition that a column is `having` one of these values."""
         return having.in_(values)
 
+    def picked_by(self, key: ColumnElement[Any], chosen: Select[Any]) -> ColumnElement[bool]:
+        """Return the condition that a row is one of those that a locking SELECT of keys has chosen, which is run once."""
+        # Materialised first: a plain IN (… LIMIT …) may be run again per row and lock more than it takes.
+        picked = chosen.cte("picked")
+        return key.in_(select(next(iter(picked.c))).scalar_subquery())
+
     def insert_all_new(
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
     ) -> None:
@@ -138,6 +144,10 @@ class PostgreSQL(Dialect):
     def among(self, having: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         # One parameter however many there are, so one statement that is prepared once.
         return having == any_(literal(list(values), postgresql.ARRAY(having.type)))
+
+    def picked_by(self, key: ColumnElement[Any], chosen: Select[Any]) -> ColumnElement[bool]:
+        # An array is made once, and its elements are looked up by index whatever the planner thinks of the table.
+        return key == any_(func.array(chosen.scalar_subquery()))
 
     def insert_all_new(
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any

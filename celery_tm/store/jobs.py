@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, Update, and_, case, delete, func, insert, null, or_, select, update
+from sqlalchemy import Update, and_, case, delete, func, insert, null, or_, select, update
 
 from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
@@ -22,26 +22,24 @@ from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, N
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
+FILL = {name: vars(Job)[name].__set__ for name in COLUMNS}
+SLOTS_OF_JOB = [FILL[column.name] for column in job.columns]  # in the order in which a row has them
+STATES, SOURCES = {str(state): state for state in JobState}, {str(source): source for source in Source}
+SLOTS = {None: None} | {str(slot): slot for slot in Slot}
 LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 
 
-def read_job(row: Row[Any]) -> Job:
-    """Return a row as a value."""
-    mapping = row._mapping
-    return _job({name: mapping[name] for name in COLUMNS})
-
-
-def _job(values: dict[str, Any]) -> Job:
-    values["state"] = JobState(values["state"])
-    values["source"] = Source(values["source"])
-    values["slot"] = Slot(values["slot"]) if values["slot"] else None
-    values["options"] = values["options"] or {}
-    return Job(**values)
-
-
-def job_of(row: Sequence[Any]) -> Job:
-    """Return a row of a prepared statement, whose columns are `COLUMNS`, as a value."""
-    return _job(dict(zip(COLUMNS, row, strict=True)))
+def read_job(row: Sequence[Any]) -> Job:
+    """Return a row as a value, filled slot by slot: a frozen value's own constructor takes five times as long."""
+    value = object.__new__(Job)
+    for fill, given in zip(SLOTS_OF_JOB, row, strict=False):  # of a dead letter more follows
+        fill(value, given)
+    FILL["state"](value, STATES[value.state])
+    FILL["source"](value, SOURCES[value.source])
+    FILL["slot"](value, SLOTS[value.slot])
+    if value.options is None:
+        FILL["options"](value, {})
+    return value
 
 
 def columns_of(value: Job) -> dict[str, Any]:

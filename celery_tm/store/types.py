@@ -1,7 +1,12 @@
-"""Column types that mean the same on every database."""
+"""Column types that mean the same on every database.
+
+How a value is read is said by `result_processor`, not by `process_result_value`: that would be one more call for each value of
+each row, and reading rows is half of what claiming costs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +15,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..domain.codec import decode, encode
+
+Reader = Callable[[Any], Any]
 
 
 class Instant(TypeDecorator[datetime]):
@@ -29,10 +36,12 @@ class Instant(TypeDecorator[datetime]):
         value = value.astimezone(UTC)
         return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Reader:
+        return (
+            _read_aware
+            if dialect.name == "postgresql"
+            else _reading_naive(self.impl_instance.result_processor(dialect, coltype))
+        )
 
 
 class Duration(TypeDecorator[timedelta]):
@@ -44,8 +53,8 @@ class Duration(TypeDecorator[timedelta]):
     def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> float | None:  # noqa: ARG002
         return None if value is None else value.total_seconds()
 
-    def process_result_value(self, value: float | None, dialect: Dialect) -> timedelta | None:  # noqa: ARG002
-        return None if value is None else timedelta(seconds=value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Reader:  # noqa: ARG002
+        return _read_seconds
 
 
 class Microseconds(TypeDecorator[timedelta]):
@@ -70,8 +79,8 @@ class Json(TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else encode(value, field="value")
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
-        return decode(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Reader:  # noqa: ARG002
+        return decode
 
 
 class LongText(TypeDecorator[str]):
@@ -86,3 +95,21 @@ class LongText(TypeDecorator[str]):
 
 def long_text(dialect: Dialect) -> TypeEngine[Any]:
     return mysql.LONGTEXT() if dialect.name in ("mysql", "mariadb") else Text()
+
+
+def _read_aware(value: datetime | None) -> datetime | None:
+    return value if value is None or value.tzinfo is UTC else value.astimezone(UTC)
+
+
+def _reading_naive(parse: Reader | None) -> Reader:
+    def read(value: Any) -> datetime | None:
+        if value is None:
+            return None
+        instant: datetime = parse(value) if parse else value
+        return instant.replace(tzinfo=UTC)
+
+    return read
+
+
+def _read_seconds(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)
