@@ -30,7 +30,7 @@ from .prepared import Prepared, run_raw
 
 T = TypeVar("T")
 TRANSIENT_TRIES = 10
-TRUSTED_FOR = 1.0  # seconds for which a connection that was just used is taken to be alive
+TRUSTED_FOR = 0.1  # seconds for which a connection that was just used is taken to be alive; no restart is as short
 USED = "tm_used_at"
 _inherited: list[Engine] = []  # engines of a parent process: kept, so that their sockets are not closed here
 

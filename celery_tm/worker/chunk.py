@@ -27,6 +27,8 @@ from . import recorder
 from .context import JobContext
 from .lease import keeper_of
 
+# How a request calls what a message was made of.
+NAMED = {link: name for name, link in RENAMED.items()} | {"group_id": "group"}
 WRITE_EVERY = 0.2  # seconds that successes may wait for each other
 
 _waiting: ContextVar[Sequence[Job] | None] = ContextVar("celery_tm_chunk", default=None)
@@ -89,8 +91,8 @@ class Collector:
             events.emit(self.installation.app, events.OutageBegan(what="database", error=str(error)))
             lost = {context.id for context, _ in done}
         keeper = keeper_of(self.installation)
+        keeper.let_go(*(context for context, _ in done))
         for context, _ in done:
-            keeper.let_go(context)
             if context.id in lost:
                 job = context.job
                 events.emit(self.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
@@ -106,8 +108,8 @@ def run(task: Any, jobs: Sequence[Job]) -> int:
     contexts_of = [JobContext(job, installation) for job in jobs]
     for context in contexts_of:
         context.collector = collector
-        if clock.moved_time() is None:
-            keeper.hold(context)
+    if clock.moved_time() is None:
+        keeper.hold(*contexts_of)
     hostname = task.request.hostname
     try:
         for context in contexts_of:
@@ -116,8 +118,7 @@ def run(task: Any, jobs: Sequence[Job]) -> int:
     finally:
         contexts.leave()
         collector.write()
-        for context in contexts_of:
-            keeper.let_go(context)
+        keeper.let_go(*contexts_of)
     return len(jobs)
 
 
@@ -132,8 +133,7 @@ def _trace(task: Any, context: JobContext, hostname: str) -> None:
 
 def request_of(job: Job, hostname: str, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the request that a worker would have made of the job's own message."""
-    renamed = {link: name for name, link in RENAMED.items()} | {"group_id": "group"}
-    options = {renamed.get(name, name): value for name, value in job.options.items()}
+    options = {NAMED.get(name, name): value for name, value in job.options.items()}
     headers = options.get("headers") or {}
     ours = contract(job, job.queue)
     return {**headers, **options} | {

@@ -32,19 +32,21 @@ class LeaseKeeper:
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, context: JobContext) -> None:
-        """Renew this attempt's lease from now on."""
+    def hold(self, *contexts: JobContext) -> None:
+        """Renew the leases of these attempts from now on."""
         with self._lock:
-            self._running[context.id, context.attempt] = context
+            self._running.update({(context.id, context.attempt): context for context in contexts})
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="celery_tm-leases", daemon=True)
                 self._thread.start()
-            self._wanted.set()
+            if not self._wanted.is_set():
+                self._wanted.set()
 
-    def let_go(self, context: JobContext) -> None:
-        """Stop renewing: the attempt has ended."""
+    def let_go(self, *contexts: JobContext) -> None:
+        """Stop renewing: these attempts have ended."""
         with self._lock:
-            self._running.pop((context.id, context.attempt), None)
+            for context in contexts:
+                self._running.pop((context.id, context.attempt), None)
 
     def _keep(self) -> None:
         pause = threading.Event()
@@ -100,6 +102,9 @@ _lock = threading.Lock()
 
 def keeper_of(installation: Installation) -> LeaseKeeper:
     """Return this process' keeper; a forked child gets its own."""
+    found = _keepers.get(installation)
+    if found is not None and found[0] == os.getpid():
+        return found[1]
     with _lock:
         pid, keeper = _keepers.get(installation, (0, None))
         if keeper is None or pid != os.getpid():

@@ -67,7 +67,7 @@ def _run_held(task: Any, context: JobContext, body: Callable[..., Any], args: An
     installation = context.installation
     assert installation is not None
     keeper = keeper_of(installation)
-    if clock.moved_time() is None:
+    if context.collector is None and clock.moved_time() is None:  # else it is held with the others of its chunk
         keeper.hold(context)
     try:
         if context.job.ended is not None:
