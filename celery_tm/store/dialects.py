@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     ColumnElement,
     Insert,
-    Interval,
     Select,
     String,
     Table,
@@ -28,7 +27,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
-from .types import Microseconds
+from .types import Duration, Microseconds
 
 Moment = datetime | ColumnElement[datetime]
 
@@ -122,7 +121,7 @@ class PostgreSQL(Dialect):
         return self.clock().now
 
     def later(self, delay: timedelta) -> Moment:
-        return self.clock().after(literal(delay, Interval))
+        return self.clock().after(literal(delay, Duration))
 
     def prepare(self, connection: Any) -> None:
         connection.autocommit = True  # we say BEGIN ourselves, and not for a single statement
