@@ -11,7 +11,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 NAMESPACE = uuid5(NAMESPACE_URL, "celery_tm")
 
@@ -29,8 +29,9 @@ def new_id() -> str:
         if ticks <= _last < ticks + FAR_AHEAD:  # a burst; a clock that was put back a long way begins anew
             ticks = _last + 1
         _last = ticks
-    value = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2
-    return str(UUID(int=value))
+    time_part = (ticks >> 12) << 16 | 0x7 << 12 | ticks & 0xFFF
+    digits = f"{time_part:016x}{0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def occurrence_id(definition: str, scheduled_at: datetime) -> str:

@@ -40,12 +40,17 @@ class PostgreSQLClock:
         return self.after(bindparam(name, type_=Duration))
 
     def after(self, delay: ColumnElement[timedelta]) -> ColumnElement[datetime]:
-        """Return the instant that lies ahead by `delay`.
+        """Return the instant that lies ahead by `delay`."""
+        return ahead(self.now, delay)
 
-        Reckoned in seconds: an interval of days would gain or lose an hour where the session's zone changes its clocks.
-        """
-        seconds = delay.op("*", return_type=Interval())(literal_column("interval '1 second'"))
-        return self.now.op("+", return_type=Instant())(seconds)
+
+def ahead(instant: ColumnElement[datetime], delay: ColumnElement[timedelta]) -> ColumnElement[datetime]:
+    """Return PostgreSQL's instant that is `delay` after another.
+
+    Reckoned in seconds: an interval of days would gain or lose an hour where the session's zone changes its clocks.
+    """
+    seconds = delay.op("*", return_type=Interval())(literal_column("interval '1 second'"))
+    return instant.op("+", return_type=Instant())(seconds)
 
 
 class MySQLClock:

@@ -46,6 +46,8 @@ class Dialect(ABC):
     commits_alone: ClassVar[bool] = True
     # Whether one statement can change several tables.
     changes_many: ClassVar[bool] = False
+    # Whether a statement can take a table of values in a few parameters (`store.given`).
+    takes_tables: ClassVar[bool] = False
     clock: ClassVar[type[Clock]] = GivenClock
     # A condition that is always true, and lets the statement's commit not wait for the disk.
     unhurried: ClassVar[ColumnElement[bool]] = true()
@@ -114,6 +116,7 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     extra = "postgres"
     changes_many = True
+    takes_tables = True
     clock = PostgreSQLClock
     unhurried = literal_column("(SELECT set_config('synchronous_commit', 'off', true))", String).is_not(None)
 
