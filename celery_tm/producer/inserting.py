@@ -53,8 +53,8 @@ def _write(
     else:
         handles = _insert_many(installation, tx, requests)
     mine = [request for request, handle in zip(requests, handles, strict=True) if handle.created]
-    outgoing = [request for request in mine if request.draft["state"] is JobState.DISPATCHED]
-    if any(_is_soon(installation, request) for request in mine if request.draft["state"] is JobState.PENDING):
+    outgoing = [request for request in mine if "lease" in request.draft]
+    if any("lease" not in request.draft and _is_soon(installation, request) for request in mine):
         tx.wake()
     if outgoing and after_commit is not None:
         after_commit(lambda: _publish(installation, [request.job for request in outgoing]))
@@ -94,13 +94,13 @@ def _insert_one(installation: Installation, tx: Transaction, request: Request, t
     if written is None:
         return _met(installation, tx, request, tries)
     if request.names_id and executions.is_recorded(tx, draft["id"]):
-        jobs.remove_waiting(tx, draft["id"], draft["attempt"])
+        _take_back(tx, [draft])
         return _taken(installation, request, draft["id"], written.run_at(draft), Status.SCHEDULED)
     # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
     done = keys.find_kept(tx, task, key) if key is not None else None
     if done is None:
         return _handle(installation, request, written.run_at(draft))
-    jobs.remove_waiting(tx, draft["id"], draft["attempt"])
+    _take_back(tx, [draft])
     return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
 
 
@@ -152,6 +152,11 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
         else:
             handles.append(_met(installation, tx, request))
     return handles
+
+
+def _take_back(tx: Transaction, drafts: Sequence[insertion.Draft]) -> None:
+    """Remove what was just written, for its work is done already."""
+    jobs.remove_all_waiting(tx, [(draft["id"], 1) for draft in drafts])
 
 
 def _pair(draft: insertion.Draft) -> tuple[str, str]:

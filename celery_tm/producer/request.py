@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ from ..domain.job import (
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
 from ..installation import Installation
+from ..store.insertion import NEW
+from ..store.jobs import columns_of
 from .message import injected_headers, is_heard
 
 OPTIONS = (
@@ -44,8 +46,7 @@ PAST_TOLERANCE = timedelta(seconds=1)  # "now" was a moment ago when it gets her
 SIGNATURE_ONLY = frozenset({"task_id", "countdown", "eta", "queue", "priority", "expires"})
 NO_TIME = timedelta(0)
 NOTHING: Mapping[str, Any] = {}
-NO_ARGS, NO_KWARGS = encode([], field="args"), encode({}, field="kwargs")
-NEW = {one.name: one.default for one in fields(Job) if one.default is not MISSING and one.default is not None}
+NO_ARGS = encode([], field="args")
 
 
 class Request(NamedTuple):
@@ -59,9 +60,9 @@ class Request(NamedTuple):
     @classmethod
     def of(cls, job: Job, *, delay: timedelta | None) -> Request:
         """Return the request for a Celery call, whose id may be taken: due after `delay`, or else at its `run_at`."""
-        columns = {one.name: getattr(job, one.name) for one in fields(Job) if one.name not in ("created_at", "run_at")}
-        when = {"run_at": job.run_at} if delay is None else {"delay": delay}
-        return cls(columns | when, job.created_at, names_id=True)
+        columns = {name: value for name, value in columns_of(job).items() if value not in (None, NEW.get(name))}
+        when = {"run_at": job.run_at} if delay is None else {"run_at": None, "delay": delay}
+        return cls(columns | when | {"created_at": None}, job.created_at, names_id=True)
 
     @property
     def is_immediate(self) -> bool:
@@ -73,7 +74,7 @@ class Request(NamedTuple):
         """Return the job that is asked for, its times by this machine's clock."""
         stated = {name: v for name, v in self.draft.items() if v is not None and name not in ("delay", "lease")}
         times = {"created_at": self.now, "run_at": self.now + (self.draft.get("delay") or NO_TIME)}
-        return Job(**{**times, **stated})
+        return Job(**{"kwargs": NEW["kwargs"], **times, **stated})
 
 
 def installation_for(what: Any, app: Celery | None) -> Installation:
@@ -133,7 +134,7 @@ class Reader:
         if kind.has_lane:
             draft |= _lane(kind.task, options, args, kwargs)
         if said or self._is_heard or self._parent is not None:
-            draft["options"] = self._celery_options(signature.task, said, args, kwargs, draft)
+            draft |= self._celery_options(signature.task, said, args, kwargs, draft)
         return Request(draft, self._now, self._on_duplicate, bool(said.get("task_id")))
 
     def _kind(self, name: Any) -> Kind:
@@ -159,8 +160,7 @@ class Reader:
         stated = {option: getattr(task, attribute, None) for option, attribute in OF_TASK.items()} | self._common
         if stated.get("priority") is None:
             stated["priority"] = self._inherited_priority()
-        columns = NEW | {"task": name, "args": NO_ARGS, "kwargs": NO_KWARGS, "options": NOTHING}
-        columns["max_retries"] = DEFAULT_RETRIES if task is None else task.max_retries
+        columns = {"task": name, "args": NO_ARGS, "max_retries": DEFAULT_RETRIES if task is None else task.max_retries}
         columns |= {option: read(value) for option, read in READ.items() if (value := stated.get(option)) is not None}
         return columns | _when(NOTHING, stated, self._now) | _expiry(stated.get("expires"), self._now)
 
@@ -175,8 +175,8 @@ class Reader:
 
     def _celery_options(
         self, name: str, said: Mapping[str, Any], args: Any, kwargs: Any, draft: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Return what else the message carries (headers, links, limits, routing, tracing, parent), as plain JSON."""
+    ) -> dict[str, Any]:
+        """Return the column of what else the message carries: headers, links, limits, routing, tracing, parent."""
         wanted = {option: value for option, value in said.items() if option not in SIGNATURE_ONLY and value is not None}
         own = wanted.get("headers")
         if own is not None and not isinstance(own, Mapping):
@@ -190,8 +190,8 @@ class Reader:
         if parent is not None and parent.request.id:
             wanted.setdefault("root_id", parent.request.root_id or parent.request.id)
             wanted.setdefault("parent_id", parent.request.id)
-        encode(wanted, field="options")
-        return wanted
+        encode(wanted, field="options")  # raises if it is not JSON
+        return {"options": wanted} if wanted else {}
 
     def _is_sent_here(self, draft: Mapping[str, Any]) -> bool:
         is_limited = draft.get("slot") is not None or self.installation.settings.tm_max_in_flight is not None
@@ -238,11 +238,13 @@ def _dict(value: Any) -> dict[str, Any]:
 def _task(app: Celery, name: Any, *, remote: bool) -> Any:
     """Return the registered task; one that only the workers know is fine if the caller says so."""
     checked_text(name, field="task", limit=MAX_TASK)
-    if name not in app.tasks and not remote:
+    task = app.tasks.get(name)
+    if task is None and not remote:
         app.loader.import_default_modules()
-        if name not in app.tasks:
+        task = app.tasks.get(name)
+        if task is None:
             raise UnknownTask(name, nearest(name, (known for known in app.tasks if not known.startswith("celery."))))
-    return app.tasks.get(name)
+    return task
 
 
 def _check_arguments(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

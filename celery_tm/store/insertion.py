@@ -1,14 +1,14 @@
 """The statements that write new jobs: one, or thousands at once.
 
-A new job comes as a draft: the columns of its row by name; those that are not named are NULL. It has a `run_at`, or a `delay`
-after which it is due, and if it is dispatched already, a `lease`; `created_at` is now unless it is named. All that goes by the
-database's clock, in the statement that writes it.
+A new job comes as a draft: the columns of its row by name; what is not named is as in every new job (`NEW`), or NULL. It has
+a `run_at`, or a `delay` after which it is due, and if it is dispatched already, a `lease`; `created_at` is now unless it is
+named. All that goes by the database's clock, in the statement that writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -22,13 +22,18 @@ from sqlalchemy import (
     bindparam,
     case,
     column,
+    false,
     func,
     insert,
+    literal_column,
     null,
     select,
+    true,
 )
 from sqlalchemy.exc import IntegrityError
 
+from ..domain.codec import encode
+from ..domain.job import Job
 from . import tables
 from .clocks import Clock, ahead
 from .database import Transaction
@@ -40,6 +45,9 @@ from .types import Duration, Instant
 Draft = Mapping[str, Any]
 job = tables.job
 TIMED = frozenset({"delay", "lease"})  # of a draft, and no columns
+NEW: Mapping[str, Any] = {"kwargs": "{}", "options": {}} | {
+    one.name: one.default for one in fields(Job) if one.default is not MISSING and one.default is not None
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ def _one(names: frozenset[str], *, fresh: bool, gives_back: bool) -> Prepared:
     """Return the statement for a draft that names these columns."""
 
     def build(dialect: Dialect, clock: Clock) -> Executable:
-        values: dict[str, ColumnElement[Any]] = {name: _parameter(name) for name in sorted(names - TIMED)}
+        values = {**_NEW, **{name: _parameter(name) for name in sorted(names - TIMED)}}
         values.setdefault("created_at", clock.now)
         if "delay" in names:
             values["run_at"] = clock.later("delay_")
@@ -102,6 +110,17 @@ def _one(names: frozenset[str], *, fresh: bool, gives_back: bool) -> Prepared:
         return statement.returning(job.c.created_at) if gives_back else statement
 
     return Prepared(build, returns=[job.c.created_at] if gives_back else [])
+
+
+def _inline(value: Any) -> ColumnElement[Any]:
+    """Return a value as a part of the statement."""
+    if isinstance(value, bool):
+        return true() if value else false()
+    text = encode(value, field="value") if isinstance(value, Mapping) else str(value)
+    return literal_column(text if isinstance(value, int) else f"'{text}'")
+
+
+_NEW: Mapping[str, ColumnElement[Any]] = {name: _inline(value) for name, value in NEW.items()}
 
 
 def _parameter(name: str) -> ColumnElement[Any]:
@@ -127,7 +146,8 @@ def _apart(drafts: Sequence[Draft]) -> tuple[dict[str, Any], dict[str, list[Any]
     same: dict[str, Any] = {}
     own: dict[str, list[Any]] = {}
     for name in sorted(set[str]().union(*drafts)):
-        values = [draft.get(name) for draft in drafts]
+        usual = NEW.get(name)
+        values = [draft.get(name, usual) for draft in drafts]
         if name == "id" or not _are_same(values):
             own[name] = values
         elif values[0] is not None:
@@ -149,8 +169,8 @@ def _many(same: frozenset[str], own: frozenset[str], *, fresh: bool) -> Prepared
 
     def build(dialect: Dialect, clock: Clock) -> Executable:
         given = given_rows(listed)
-        values = {name: _parameter(name) for name in sorted(same)} | {c.name: read_as(given, c) for c in listed}
-        values = _timed(values, clock)
+        own_values = {c.name: read_as(given, c) for c in listed}
+        values = _timed({**_NEW, **{name: _parameter(name) for name in sorted(same)}, **own_values}, clock)
         statement = insert(job) if fresh else dialect.insert_if_new(job)
         written = statement.from_select(list(values), select(*values.values()).select_from(given))
         made = written.returning(job.c.id).cte("made")
@@ -180,7 +200,7 @@ def _timed(values: Mapping[str, ColumnElement[Any]], clock: Clock) -> dict[str, 
 def _insert_rows(tx: Transaction, drafts: Sequence[Draft], names: Sequence[str], *, fresh: bool) -> Written:
     """Insert jobs by a statement that the driver repeats."""
     now = drafts[0].get("created_at") or tx.read_now()
-    columns = {*names} - TIMED | {"created_at", "run_at"}
+    columns = {*NEW, *names, "created_at", "run_at"} - TIMED
     if "lease" in names:
         columns |= {"lease_until", "claimed_at"}
     rows = [{name: row.get(name) for name in columns} for row in (_row(draft, now) for draft in drafts)]
@@ -197,7 +217,7 @@ def _insert_rows(tx: Transaction, drafts: Sequence[Draft], names: Sequence[str],
 
 def _row(draft: Draft, now: datetime) -> dict[str, Any]:
     delay, lease = draft.get("delay"), draft.get("lease")
-    row = {"created_at": now} | dict(draft)
+    row = {**NEW, "created_at": now, **draft}
     if delay is not None:
         row["run_at"] = now + delay
     if lease is not None:
