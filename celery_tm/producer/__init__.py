@@ -12,6 +12,7 @@ from typing import Any
 
 from celery.canvas import Signature
 
+from ..domain.ids import new_ids
 from ..errors import InvalidValue
 from ..installation import Installation
 from .cancelling import cancel
@@ -47,7 +48,7 @@ def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
             )
         found = installation_for(what, common.get("app"))
         if reader is None:
-            reader = Reader(found, common)
+            reader = Reader(found, common, next_id=new_ids().__next__)
         elif found is not reader.installation:
             raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
         requests.append(reader.read(what, own))

@@ -166,7 +166,10 @@ def _pair(draft: insertion.Draft) -> tuple[str, str]:
 def _handle(installation: Installation, request: Request, run_at: datetime) -> JobHandle:
     """Return the handle of a job that was created."""
     draft = request.draft
-    return JobHandle.made(draft["id"], draft["task"], run_at, draft.get("dedupe_key"), installation)
+    key = draft.get("dedupe_key")
+    return JobHandle.made(
+        id=draft["id"], task=draft["task"], created=True, run_at=run_at, key=key, installation=installation
+    )
 
 
 def handle_of(installation: Installation, job: Job, *, created: bool) -> JobHandle:

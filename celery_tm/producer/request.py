@@ -97,12 +97,15 @@ class Kind:
 class Reader:
     """Reads calls for one app; what is the same for all of them is looked up and checked once."""
 
-    def __init__(self, installation: Installation, common: Mapping[str, Any]) -> None:
+    def __init__(
+        self, installation: Installation, common: Mapping[str, Any], *, next_id: Callable[[], str] = new_id
+    ) -> None:
         for name in common:
             if name not in OPTIONS:
                 raise UnknownOption(name, nearest(name, OPTIONS))
         self.installation, self._app, self._common = installation, installation.app, dict(common)
         self._now = clock.now()
+        self._next_id = next_id
         self._on_duplicate = _duplicates(common.get("on_duplicate", "return"))
         self._parent = self._app.current_worker_task
         self._is_heard = is_heard(self._app)
@@ -110,21 +113,22 @@ class Reader:
 
     def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
         """Check one call and return what is to be written; nothing is written yet."""
-        if own and not all(name in EACH and value is not None for name, value in own.items()):
+        if own and (not own.keys() <= EACH or None in own.values()):
             return Reader(self.installation, {**self._common, **own}).read(what)
         options = {**self._common, **own} if own else self._common
         signature = _signature(self._app, what, options)
-        kind = self._kind(signature.task)
-        said = signature.options or NOTHING
-        args, kwargs = signature.args or (), signature.kwargs or NOTHING
+        kind = self._kind(signature.get("task"))
+        said = signature.get("options") or NOTHING
+        args, kwargs = signature.get("args") or (), signature.get("kwargs") or NOTHING
         _check_arguments(kind, args, kwargs)
         draft = dict(kind.columns)
-        draft["id"] = checked_text(said["task_id"], field="task_id", limit=MAX_ID) if said.get("task_id") else new_id()
+        id = said.get("task_id")
+        draft["id"] = checked_text(id, field="task_id", limit=MAX_ID) if id else self._next_id()
         if args:
             draft["args"] = encode(list(args), field="args")
         if kwargs:
             draft["kwargs"] = encode(dict(kwargs), field="kwargs")
-        if own or said:
+        if said or not own.keys() <= BY_CALL:
             draft |= self._own_columns(own, said, options)
         key = options.get("key")
         if key is None and kind.key is not None:
@@ -135,7 +139,7 @@ class Reader:
             draft |= _lane(kind.task, options, args, kwargs)
         if said or self._is_heard or self._parent is not None:
             draft |= self._celery_options(signature.task, said, args, kwargs, draft)
-        return Request(draft, self._now, self._on_duplicate, bool(said.get("task_id")))
+        return Request(draft, self._now, self._on_duplicate, bool(id))
 
     def _kind(self, name: Any) -> Kind:
         found = self._kinds.get(name) if isinstance(name, str) else None
@@ -320,7 +324,8 @@ READ: Mapping[str, Callable[[Any], Any]] = {
 }
 OF_TASK = {"retry": "retry_policy", "keep_key": "keep_key", "timeout": "timeout"}  # options that a task may state itself
 OF_BOTH = ("queue", "priority", "expires")  # options that a signature may have too
-EACH = frozenset({*READ, "args", "kwargs", "delay", "run_at", "key", "expires"})  # what is read for each call by itself
+BY_CALL = frozenset({"args", "kwargs", "key"})  # what differs with each call anyway
+EACH = BY_CALL | {*READ, "delay", "run_at", "expires"}  # what is read for a single call if it is said about it alone
 
 
 def _duplicates(value: Any) -> str:
