@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 
 from .errors import InvalidValue, shown
 
@@ -80,13 +81,20 @@ def _read(value: timedelta | float | str, field: str) -> timedelta:
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return timedelta(seconds=value)
-        if isinstance(value, str) and len(value) <= 64 and _WHOLE.fullmatch(value.strip()):
-            return timedelta(microseconds=int(sum(Decimal(n) * _UNITS[unit] for n, unit in _PART.findall(value))))
+        if isinstance(value, str) and len(value) <= 64:
+            return _read_text(value)
     except (OverflowError, ValueError):
         pass
     raise InvalidValue(
         field, f"{shown(value)} is not a duration", "give a timedelta, seconds, or text like '15m' or '1h 30m'"
     )
+
+
+@lru_cache(maxsize=1024)  # "15m" is said again and again
+def _read_text(value: str) -> timedelta:
+    if not _WHOLE.fullmatch(value.strip()):
+        raise ValueError(value)
+    return timedelta(microseconds=int(sum(Decimal(n) * _UNITS[unit] for n, unit in _PART.findall(value))))
 
 
 def format_duration(duration: timedelta) -> str:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import JSONEncoder, dumps, loads
 
 from ..errors import InvalidValue
 
 MAX_BYTES = 1_000_000
 EMPTY = {"[]": list, "{}": dict}  # what most jobs have: not worth a parser
+_encoder = JSONEncoder(allow_nan=False)  # as `dumps` has it, made once
 
 
 def encode(value: Any, *, field: str) -> str:
     """Return `value` as JSON text, or say which part of it is not JSON."""
     try:
-        text: str = dumps(value, allow_nan=False)
+        text: str = _encoder.encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidValue(field, f"{_culprit(value, field)} is not JSON ({error})", _REMEDY) from None
     if '"__type__"' in text:

@@ -12,13 +12,14 @@ from typing import Any
 
 from celery.canvas import Signature
 
+from ..domain.ids import new_ids
 from ..errors import InvalidValue
 from ..installation import Installation
 from .cancelling import cancel
 from .eager import run_eagerly
 from .handle import JobHandle
 from .inserting import write_requests
-from .request import Request, installation_for, read_request
+from .request import NOTHING, Reader, Request, installation_for
 
 __all__ = ["JobHandle", "cancel", "defer", "defer_many"]
 
@@ -31,28 +32,27 @@ def defer(what: Signature | str | Any, /, **options: Any) -> JobHandle:
     whose transaction the job commits or rolls back with.
     """
     installation = installation_for(what, options.get("app"))
-    request = read_request(installation, what, options)
+    request = Reader(installation, options).read(what)
     return _write(installation, [request], options.get("session"))[0]
 
 
 def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
     """Create many jobs in one statement: signatures, or pairs of a signature and its own options. Order is kept."""
     requests: list[Request] = []
-    installation: Installation | None = None
+    reader: Reader | None = None
     for item in items:
-        what, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping) else (item, {})
+        what, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping) else (item, NOTHING)
         if "session" in own or "app" in own:
             raise InvalidValue(
                 "session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself"
             )
         found = installation_for(what, common.get("app"))
-        if installation is not None and found is not installation:
+        if reader is None:
+            reader = Reader(found, common, next_id=new_ids().__next__)
+        elif found is not reader.installation:
             raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
-        installation = found
-        requests.append(read_request(installation, what, {**common, **own}))
-    if installation is None:
-        return []
-    return _write(installation, requests, common.get("session"))
+        requests.append(reader.read(what, own))
+    return [] if reader is None else _write(reader.installation, requests, common.get("session"))
 
 
 def _write(installation: Installation, requests: list[Request], session: Any) -> list[JobHandle]:

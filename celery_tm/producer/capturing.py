@@ -55,9 +55,7 @@ def capture(task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs
     except InvalidValue as error:
         logger.warning("%s[%s] goes to the broker as plain Celery sends it: %s", task.name, id, error)
         return None
-    delay = wait if wait > timedelta(0) else timedelta(0)
-    request = Request(job=job, delay=delay, on_duplicate="return", names_id=True)
-    handle = write_requests(installation, [request], None)[0]
+    handle = write_requests(installation, [Request.of(job, delay=max(wait, timedelta(0)))], None)[0]
     return result if handle.id == id else task.AsyncResult(handle.id)
 
 

@@ -133,15 +133,15 @@ def _name(entity: Any) -> str:
     return str(getattr(entity, "name", entity))
 
 
+def is_heard(app: Celery) -> bool:
+    """Say whether somebody may have something to add to a call where it is made."""
+    return bool(before_task_publish.receivers or _has_tracer()) and not app.conf.task_always_eager
+
+
 def injected_headers(
     app: Celery, name: str, args: Any, kwargs: Any, *, id: str, headers: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made.
-
-    Where nobody listens, nothing is built.
-    """
-    if app.conf.task_always_eager or not (before_task_publish.receivers or _has_tracer()):
-        return {}
+    """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made."""
     keeper = Keeper(app)
     said = {"task_id": id, "headers": dict(headers or {})}
     app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.canvas import Signature
@@ -23,7 +24,6 @@ from ..domain.job import (
     MAX_TASK,
     Job,
     Slot,
-    Source,
     checked_concurrency,
     checked_priority,
     checked_retries,
@@ -33,9 +33,10 @@ from ..domain.job import (
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
 from ..installation import Installation
-from .message import injected_headers
+from ..store.insertion import NEW
+from ..store.jobs import columns_of
+from .message import injected_headers, is_heard
 
-T = TypeVar("T")
 OPTIONS = (
     "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
     "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor", "concurrency_key", "concurrency",
@@ -43,82 +44,168 @@ OPTIONS = (
 DUPLICATES = ("return", "replace", "raise")
 PAST_TOLERANCE = timedelta(seconds=1)  # "now" was a moment ago when it gets here
 SIGNATURE_ONLY = frozenset({"task_id", "countdown", "eta", "queue", "priority", "expires"})
+NO_TIME = timedelta(0)
+NOTHING: Mapping[str, Any] = {}
+NO_ARGS = encode([], field="args")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """One checked call of `defer`. `delay is None` means that `job.run_at` was given as an instant."""
+class Request(NamedTuple):
+    """One checked call of `defer`: a draft of its row (`store.insertion`), read now."""
 
-    job: Job
-    delay: timedelta | None
-    on_duplicate: str
+    draft: Mapping[str, Any]
+    now: datetime
+    on_duplicate: str = "return"
     names_id: bool = False  # the caller chose the id, so it may be taken
+
+    @classmethod
+    def of(cls, job: Job, *, delay: timedelta | None) -> Request:
+        """Return the request for a Celery call, whose id may be taken: due after `delay`, or else at its `run_at`."""
+        columns = {name: value for name, value in columns_of(job).items() if value not in (None, NEW.get(name))}
+        when = {"run_at": job.run_at} if delay is None else {"run_at": None, "delay": delay}
+        return cls(columns | when | {"created_at": None}, job.created_at, names_id=True)
 
     @property
     def is_immediate(self) -> bool:
         """Say whether the job is to run at once."""
-        return self.delay == timedelta(0)
+        return self.draft.get("delay") == NO_TIME
+
+    @property
+    def job(self) -> Job:
+        """Return the job that is asked for, its times by this machine's clock."""
+        stated = {name: v for name, v in self.draft.items() if v is not None and name not in ("delay", "lease")}
+        times = {"created_at": self.now, "run_at": self.now + (self.draft.get("delay") or NO_TIME)}
+        return Job(**{"kwargs": NEW["kwargs"], **times, **stated})
 
 
 def installation_for(what: Any, app: Celery | None) -> Installation:
+    """Return the installation of the given app, or of the one that a task or signature belongs to, or of the current one."""
     found = app or (getattr(what, "app", None) if what is not None and not isinstance(what, str) else None)
     return Installation.of(found) if found is not None else Installation.current()
 
 
-def read_request(installation: Installation, what: Any, options: Mapping[str, Any]) -> Request:
-    """Check one call and return the job it asks for; nothing is written yet."""
-    for name in options:
-        if name not in OPTIONS:
-            raise UnknownOption(name, nearest(name, OPTIONS))
-    signature = _signature(installation.app, what, options)
-    task = _task(installation.app, signature.task, remote=bool(options.get("remote")))
-    said = {**{name: signature.options.get(name) for name in ("queue", "priority", "expires")}, **_given(options)}
-    if said.get("priority") is None:
-        said["priority"] = _inherited_priority(installation.app)
-    now = clock.now()
-    delay, run_at = _when(signature.options, options, now)
-    args, kwargs = _arguments(signature, task)
-    key = _key(task, options.get("key"), args, kwargs)
-    keep_key = options.get("keep_key", getattr(task, "keep_key", None))
-    lane, most = _lane(task, options, args, kwargs)
-    # Receivers of Celery's publish signals are asked where the call is made; if this process sends it too, when it does.
-    is_sent_here = delay == timedelta(0) and lane is None and installation.settings.tm_max_in_flight is None
-    id = checked_text(signature.options.get("task_id") or new_id(), field="task_id", limit=MAX_ID)
-    job = Job(
-        id=id,
-        task=checked_text(signature.task, field="task", limit=MAX_TASK),
-        args=encode(list(args), field="args"),
-        kwargs=encode(dict(kwargs), field="kwargs"),
-        run_at=run_at,
-        created_at=now,
-        original_delay=run_at - now if delay is None else delay,
-        max_retries=_retries(task, options),
-        retry=_policy(options.get("retry", getattr(task, "retry_policy", None))),
-        dedupe_key=key,
-        keep_key=None if keep_key is None else parse_duration(keep_key, field="keep_key"),
-        entity_id=_optional_text("entity_id", options.get("entity_id"), MAX_ENTITY),
-        scope=_scope(options.get("scope")),
-        queue=_optional_text("queue", said.get("queue"), 255),
-        priority=_optional(checked_priority, said.get("priority")),
-        expires_at=_expiry(said.get("expires"), now),
-        timeout=_optional(checked_timeout, options.get("timeout", getattr(task, "timeout", None))),
-        concurrency_key=lane,
-        concurrency=most,
-        slot=Slot.OPEN if lane else None,
-        source=Source.DEFERRED,
-        options=_celery_options(installation, signature, id, args, kwargs, is_sent_here=is_sent_here),
-        actor=_optional_text("actor", options.get("actor"), 255),
-    )
-    return Request(
-        job=job,
-        delay=delay,
-        on_duplicate=_duplicates(options.get("on_duplicate", "return")),
-        names_id=bool(signature.options.get("task_id")),
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What calls of one task have in common, if nothing is said about a single one."""
+
+    task: Any  # None: only the workers know it
+    columns: Mapping[str, Any]
+    header: Callable[..., Any] | None  # raises if the task does not take its arguments
+    key: Any  # the task's rule
+    has_lane: bool
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+class Reader:
+    """Reads calls for one app; what is the same for all of them is looked up and checked once."""
+
+    def __init__(
+        self, installation: Installation, common: Mapping[str, Any], *, next_id: Callable[[], str] = new_id
+    ) -> None:
+        for name in common:
+            if name not in OPTIONS:
+                raise UnknownOption(name, nearest(name, OPTIONS))
+        self.installation, self._app, self._common = installation, installation.app, dict(common)
+        self._now = clock.now()
+        self._next_id = next_id
+        self._on_duplicate = _duplicates(common.get("on_duplicate", "return"))
+        self._parent = self._app.current_worker_task
+        self._is_heard = is_heard(self._app)
+        self._kinds: dict[str, Kind] = {}
+
+    def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
+        """Check one call and return what is to be written; nothing is written yet."""
+        if own and (not own.keys() <= EACH or None in own.values()):
+            return Reader(self.installation, {**self._common, **own}).read(what)
+        options = {**self._common, **own} if own else self._common
+        signature = _signature(self._app, what, options)
+        kind = self._kind(signature.get("task"))
+        said = signature.get("options") or NOTHING
+        args, kwargs = signature.get("args") or (), signature.get("kwargs") or NOTHING
+        _check_arguments(kind, args, kwargs)
+        draft = dict(kind.columns)
+        id = said.get("task_id")
+        draft["id"] = checked_text(id, field="task_id", limit=MAX_ID) if id else self._next_id()
+        if args:
+            draft["args"] = encode(list(args), field="args")
+        if kwargs:
+            draft["kwargs"] = encode(dict(kwargs), field="kwargs")
+        if said or not own.keys() <= BY_CALL:
+            draft |= self._own_columns(own, said, options)
+        key = options.get("key")
+        if key is None and kind.key is not None:
+            key = key_by_rule(kind.key, args, kwargs)
+        if key is not None:
+            draft["dedupe_key"] = checked_text(key, field="key", limit=MAX_KEY)
+        if kind.has_lane:
+            draft |= _lane(kind.task, options, args, kwargs)
+        if said or self._is_heard or self._parent is not None:
+            draft |= self._celery_options(signature.task, said, args, kwargs, draft)
+        return Request(draft, self._now, self._on_duplicate, bool(id))
+
+    def _kind(self, name: Any) -> Kind:
+        found = self._kinds.get(name) if isinstance(name, str) else None
+        if found is None:
+            found = self._kinds[name] = self._read_kind(name)
+        return found
+
+    def _read_kind(self, name: Any) -> Kind:
+        common = self._common
+        task = _task(self._app, name, remote=bool(common.get("remote")))
+        lane = (getattr(task, "concurrency_key", None), common.get("concurrency_key"), common.get("concurrency"))
+        return Kind(
+            task=task,
+            columns=self._columns(name, task),
+            header=getattr(task, "__header__", None) if task is not None and task.typing else None,
+            key=getattr(task, "key", None),
+            has_lane=any(one is not None for one in lane),
+        )
+
+    def _columns(self, name: str, task: Any) -> dict[str, Any]:
+        """Return the columns of a call about which nothing of its own is said."""
+        stated = {option: getattr(task, attribute, None) for option, attribute in OF_TASK.items()} | self._common
+        if stated.get("priority") is None:
+            stated["priority"] = self._inherited_priority()
+        columns = {"task": name, "args": NO_ARGS, "max_retries": DEFAULT_RETRIES if task is None else task.max_retries}
+        columns |= {option: read(value) for option, read in READ.items() if (value := stated.get(option)) is not None}
+        return columns | _when(NOTHING, stated, self._now) | _expiry(stated.get("expires"), self._now)
+
+    def _own_columns(self, own: Mapping[str, Any], said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that differ because of what a call, or its signature, says itself."""
+        stated = {name: value for name in OF_BOTH if options.get(name) is None and (value := said.get(name)) is not None}
+        stated |= own
+        columns = {name: read(value) for name, value in stated.items() if (read := READ.get(name)) is not None}
+        if any(one is not None for one in (own.get("delay"), own.get("run_at"), said.get("countdown"), said.get("eta"))):
+            columns |= {"delay": None, "run_at": None} | _when(said, options, self._now)
+        return columns | _expiry(stated.get("expires"), self._now)
+
+    def _celery_options(
+        self, name: str, said: Mapping[str, Any], args: Any, kwargs: Any, draft: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the column of what else the message carries: headers, links, limits, routing, tracing, parent."""
+        wanted = {option: value for option, value in said.items() if option not in SIGNATURE_ONLY and value is not None}
+        own = wanted.get("headers")
+        if own is not None and not isinstance(own, Mapping):
+            raise InvalidValue("headers", f"{own!r} is not a mapping", "pass e.g. headers={'tenant': 7}")
+        # Receivers of Celery's publish signals are asked where the call is made; if this process sends it too, when it does.
+        if self._is_heard and not self._is_sent_here(draft):
+            headers = injected_headers(self._app, name, args, kwargs, id=draft["id"], headers=own)
+            if headers:
+                wanted["headers"] = {**(own or {}), **headers}
+        parent = self._parent
+        if parent is not None and parent.request.id:
+            wanted.setdefault("root_id", parent.request.root_id or parent.request.id)
+            wanted.setdefault("parent_id", parent.request.id)
+        encode(wanted, field="options")  # raises if it is not JSON
+        return {"options": wanted} if wanted else {}
+
+    def _is_sent_here(self, draft: Mapping[str, Any]) -> bool:
+        is_limited = draft.get("slot") is not None or self.installation.settings.tm_max_in_flight is not None
+        return draft.get("delay") == NO_TIME and not is_limited
+
+    def _inherited_priority(self) -> Any:
+        parent = self._parent
+        if parent is None or not self._app.conf.task_inherit_parent_priority:
+            return None
+        return (parent.request.delivery_info or {}).get("priority")
 
 
 def _signature(app: Celery, what: Any, options: Mapping[str, Any]) -> Signature:
@@ -155,14 +242,26 @@ def _dict(value: Any) -> dict[str, Any]:
 def _task(app: Celery, name: Any, *, remote: bool) -> Any:
     """Return the registered task; one that only the workers know is fine if the caller says so."""
     checked_text(name, field="task", limit=MAX_TASK)
-    if name not in app.tasks and not remote:
+    task = app.tasks.get(name)
+    if task is None and not remote:
         app.loader.import_default_modules()
-        if name not in app.tasks:
+        task = app.tasks.get(name)
+        if task is None:
             raise UnknownTask(name, nearest(name, (known for known in app.tasks if not known.startswith("celery."))))
-    return app.tasks.get(name)
+    return task
 
 
-def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) -> tuple[timedelta | None, datetime]:
+def _check_arguments(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if kind.header is not None:
+        try:
+            kind.header(*args, **kwargs)
+        except TypeError as error:
+            name = kind.columns["task"]
+            raise InvalidValue("args", f"{name} does not take them: {error}", "pass what the task takes") from None
+
+
+def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the columns that say when a job is due: after a delay, or at an instant."""
     delay, run_at = options.get("delay"), options.get("run_at")
     if delay is not None and run_at is not None:
         raise InvalidValue("delay", "run_at is given too", "pass one of them")
@@ -170,107 +269,66 @@ def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) ->
         delay, run_at = said.get("countdown"), said.get("eta")
     if run_at is None:
         wait = parse_duration(delay or 0, field="delay")
-        return wait, now + wait
+        return {"delay": wait, "original_delay": wait}
     instant = as_utc(run_at, field="run_at")
     if instant < now - PAST_TOLERANCE:
         raise InvalidValue(
             "run_at", f"{instant.isoformat()} is in the past", "give a later instant, or leave it out to run now"
         )
-    return (timedelta(0), now) if instant <= now else (None, instant)
+    if instant <= now:
+        return {"delay": NO_TIME, "original_delay": NO_TIME}
+    return {"run_at": instant, "original_delay": instant - now}
 
 
-def _arguments(signature: Signature, task: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    args, kwargs = signature.args or (), signature.kwargs or {}
-    if task is not None and task.typing:
-        try:
-            task.__header__(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidValue("args", f"{signature.task} does not take them: {error}", "pass what the task takes") from None
-        except AttributeError:  # a class-based task has no header
-            pass
-    return args, kwargs
-
-
-def _key(task: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    if given is None and task is not None:
-        given = key_by_rule(getattr(task, "key", None), args, kwargs)
-    return _optional_text("key", given, MAX_KEY)
-
-
-def _lane(
-    task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str | None, int | None]:
-    """Return the concurrency key and its limit, as given or as the task's own rule makes them."""
+def _lane(task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a concurrency key and its limit, as given or as the task's own rule makes them."""
     key, limit = options.get("concurrency_key"), options.get("concurrency")
     if key is None and task is not None:
         key = key_by_rule(getattr(task, "concurrency_key", None), args, kwargs, field="concurrency_key")
     if limit is None and key is not None:
         limit = getattr(task, "concurrency", None)
-    return checked_concurrency(key, limit)
+    key, limit = checked_concurrency(key, limit)
+    return {} if key is None else {"concurrency_key": key, "concurrency": limit, "slot": Slot.OPEN}
 
 
-def _retries(task: Any, options: Mapping[str, Any]) -> int | None:
-    given = options.get("max_retries")
-    if given is not None:
-        return checked_retries(given)
-    return task.max_retries if task is not None else DEFAULT_RETRIES
-
-
-def _policy(value: Any) -> Mapping[str, Any] | None:
-    return None if value is None else write_policy(read_policy(value))
-
-
-def _optional(check: Callable[[Any], T], value: Any) -> T | None:
-    return None if value is None else check(value)
-
-
-def _optional_text(field: str, value: Any, limit: int) -> str | None:
-    return None if value is None else checked_text(value, field=field, limit=limit)
-
-
-def _scope(value: Any) -> Mapping[str, Any] | None:
-    if value is None:
-        return None
+def _scope(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
         raise InvalidValue("scope", f"{value!r} is not a mapping of ids", "pass e.g. scope={'tenant_id': 7}")
     return dict(value)
 
 
-def _expiry(value: Any, now: datetime) -> datetime | None:
+def _expiry(value: Any, now: datetime) -> dict[str, datetime]:
     if value is None:
-        return None
+        return {}
     instant = as_utc(value, field="expires") if isinstance(value, datetime) else now + parse_duration(value, field="expires")
     if instant <= now:
         raise InvalidValue("expires", f"{value!r} is over already", "give a later instant or a longer duration")
-    return instant
+    return {"expires_at": instant}
+
+
+def _text(field: str, limit: int) -> Callable[[Any], str]:
+    return partial(checked_text, field=field, limit=limit)
+
+
+# Options that mean one column each, which has their name, and how their values are read.
+READ: Mapping[str, Callable[[Any], Any]] = {
+    "max_retries": checked_retries,
+    "retry": lambda value: write_policy(read_policy(value)),
+    "keep_key": partial(parse_duration, field="keep_key"),
+    "entity_id": _text("entity_id", MAX_ENTITY),
+    "scope": _scope,
+    "queue": _text("queue", 255),
+    "priority": checked_priority,
+    "timeout": checked_timeout,
+    "actor": _text("actor", 255),
+}
+OF_TASK = {"retry": "retry_policy", "keep_key": "keep_key", "timeout": "timeout"}  # options that a task may state itself
+OF_BOTH = ("queue", "priority", "expires")  # options that a signature may have too
+BY_CALL = frozenset({"args", "kwargs", "key"})  # what differs with each call anyway
+EACH = BY_CALL | {*READ, "delay", "run_at", "expires"}  # what is read for a single call if it is said about it alone
 
 
 def _duplicates(value: Any) -> str:
     if value not in DUPLICATES:
         raise InvalidValue("on_duplicate", f"{value!r} is unknown", f"use one of {', '.join(DUPLICATES)}")
     return str(value)
-
-
-def _celery_options(
-    installation: Installation, signature: Signature, id: str, args: Any, kwargs: Any, *, is_sent_here: bool
-) -> dict[str, Any]:
-    """Return what else the message carries (headers, links, limits, routing, tracing, parent), as plain JSON."""
-    app = installation.app
-    wanted = {name: value for name, value in signature.options.items() if name not in SIGNATURE_ONLY and value is not None}
-    own = wanted.get("headers")
-    if own is not None and not isinstance(own, Mapping):
-        raise InvalidValue("headers", f"{own!r} is not a mapping", "pass e.g. headers={'tenant': 7}")
-    headers = {} if is_sent_here else injected_headers(app, signature.task, args, kwargs, id=id, headers=own)
-    if headers:
-        wanted["headers"] = {**(wanted.get("headers") or {}), **headers}
-    parent = app.current_worker_task
-    if parent is not None and parent.request.id:
-        wanted.setdefault("root_id", parent.request.root_id or parent.request.id)
-        wanted.setdefault("parent_id", parent.request.id)
-    encode(wanted, field="options")
-    return wanted
-
-
-def _inherited_priority(app: Celery) -> Any:
-    parent = app.current_worker_task if app.conf.task_inherit_parent_priority else None
-    return (parent.request.delivery_info or {}).get("priority") if parent is not None else None

@@ -13,10 +13,17 @@ T = TypeVar("T")
 AfterCommit = Callable[[Callable[[], None]], None]
 
 
-def write(installation: Installation, session: Any, work: Callable[[Transaction, AfterCommit | None], T]) -> T:
+def write(
+    installation: Installation,
+    session: Any,
+    work: Callable[[Transaction, AfterCommit | None], T],
+    *,
+    alone: bool = False,
+) -> T:
     """Do `work` in the caller's transaction, in that of the body it is called from, or in one of its own.
 
-    `work` gets a way to act after the commit; None where the caller's commit is not seen here.
+    `work` gets a way to act after the commit; None where the caller's commit is not seen here. `alone`: it is one prepared
+    statement, and nothing else.
     """
     session = body.ambient(installation.database) if session is None else session
     if session is not None:
@@ -28,7 +35,7 @@ def write(installation: Installation, session: Any, work: Callable[[Transaction,
         actions.clear()  # of a try that was rolled back
         return work(tx, actions.append)
 
-    result = installation.database.run(once)
+    result = installation.database.run(once, alone=alone)
     for action in actions:
         action()
     return result

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from . import occurrences, tables
-from .clocks import Clock
+from .clocks import Clock, ahead
 from .database import Transaction
 from .dialects import Dialect
 from .jobs import among, columns_of, in_order, read_job
@@ -76,7 +76,7 @@ def _admitting(dialect: Dialect, clock: Clock, chosen: ColumnElement[bool] = ONE
 def _admitting_occurring(dialect: Dialect, clock: Clock) -> Executable:
     admitted = _admitting(dialect, clock).returning(*ROW).cte("admitted")
     allowed = func.coalesce(admitted.c.execution_timeout, bindparam("stuck_after", type_=Duration))
-    deadline = clock.now.op("+")(func.make_interval(0, 0, 0, 0, 0, 0, allowed))
+    deadline = ahead(clock.now, allowed)
     started = (
         update(occurrence)
         .where(occurrence.c.id == admitted.c.occurrence, admitted.c.ended.is_(None))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Interval, bindparam, func, literal_column, text
 
-from .types import Instant, Microseconds
+from .types import Duration, Instant, Microseconds
 
 NOW = "tm_now"
 
@@ -37,11 +37,20 @@ class PostgreSQLClock:
 
     def later(self, name: str) -> ColumnElement[datetime]:
         """Return the instant that lies ahead by a parameter."""
-        return self.after(bindparam(name, type_=Interval))
+        return self.after(bindparam(name, type_=Duration))
 
     def after(self, delay: ColumnElement[timedelta]) -> ColumnElement[datetime]:
         """Return the instant that lies ahead by `delay`."""
-        return self.now.op("+", return_type=Instant())(delay)
+        return ahead(self.now, delay)
+
+
+def ahead(instant: ColumnElement[datetime], delay: ColumnElement[timedelta]) -> ColumnElement[datetime]:
+    """Return PostgreSQL's instant that is `delay` after another.
+
+    Reckoned in seconds: an interval of days would gain or lose an hour where the session's zone changes its clocks.
+    """
+    seconds = delay.op("*", return_type=Interval())(literal_column("interval '1 second'"))
+    return instant.op("+", return_type=Instant())(seconds)
 
 
 class MySQLClock:

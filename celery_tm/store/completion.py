@@ -33,7 +33,7 @@ from ..domain.ids import execution_id
 from ..domain.job import Job
 from ..domain.occurrence import OccurrenceState
 from . import tables
-from .clocks import Clock
+from .clocks import Clock, ahead
 from .database import Transaction
 from .dialects import Dialect
 from .prepared import Prepared
@@ -146,7 +146,7 @@ def _kept(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CT
         "execution": id,
         "result": result,
         "done_at": clock.now,
-        "kept_until": clock.now.op("+")(func.make_interval(0, 0, 0, 0, 0, 0, kept_for)),
+        "kept_until": ahead(clock.now, kept_for),
     }
     rows = select(*stated.values()).select_from(gone if told is None else told).where(gone.c.dedupe_key.is_not(None))
     keep = postgresql.insert(key).from_select(list(stated), rows)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     ColumnElement,
     Insert,
-    Interval,
     Select,
     String,
     Table,
@@ -28,7 +27,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
-from .types import Microseconds
+from .types import Duration, Microseconds
 
 Moment = datetime | ColumnElement[datetime]
 
@@ -47,6 +46,8 @@ class Dialect(ABC):
     commits_alone: ClassVar[bool] = True
     # Whether one statement can change several tables.
     changes_many: ClassVar[bool] = False
+    # Whether a statement can take a table of values in a few parameters (`store.given`).
+    takes_tables: ClassVar[bool] = False
     clock: ClassVar[type[Clock]] = GivenClock
     # A condition that is always true, and lets the statement's commit not wait for the disk.
     unhurried: ClassVar[ColumnElement[bool]] = true()
@@ -121,6 +122,7 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     extra = "postgres"
     changes_many = True
+    takes_tables = True
     clock = PostgreSQLClock
     unhurried = literal_column("(SELECT set_config('synchronous_commit', 'off', true))", String).is_not(None)
 
@@ -128,7 +130,7 @@ class PostgreSQL(Dialect):
         return self.clock().now
 
     def later(self, delay: timedelta) -> Moment:
-        return self.clock().after(literal(delay, Interval))
+        return self.clock().after(literal(delay, Duration))
 
     def prepare(self, connection: Any) -> None:
         connection.autocommit = True  # we say BEGIN ourselves, and not for a single statement

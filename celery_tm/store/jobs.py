@@ -7,17 +7,17 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Update, and_, case, delete, func, insert, null, or_, select, update
+from sqlalchemy import Update, and_, case, delete, func, null, or_, select, update
 
 from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
-from . import tables
+from . import insertion, tables
 from .database import Transaction
-from .dialects import Moment, pairs
+from .given import ByPairs
 from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
@@ -47,42 +47,16 @@ def columns_of(value: Job) -> dict[str, Any]:
     return {name: getattr(value, name) for name in COLUMNS}
 
 
-def insert_after(tx: Transaction, value: Job, *, delay: timedelta | None, lease: timedelta | None = None) -> Job | None:
-    """Insert a job due `delay` from now by the database's clock (or at its `run_at`); None if its id or key is taken.
-
-    With a `lease` the job is written as dispatched already: the caller publishes it right after commit.
-    """
-    clocked: dict[str, Moment] = {"created_at": tx.now}
-    if delay is not None:
-        clocked["run_at"] = tx.later(delay)
-    if lease is not None:
-        clocked |= {"lease_until": tx.later(lease), "claimed_at": tx.now}
-    values = columns_of(value) | clocked
-    if not tx.dialect.gives_back_updates:
-        if not tx.insert_new(job, values):
-            return None
-        row = tx.execute(select(job.c.run_at, job.c.created_at).where(job.c.id == value.id)).one()
-    else:
-        statement = tx.dialect.insert_if_new(job).values(**values).returning(job.c.run_at, job.c.created_at)
-        found = tx.execute(statement).first()
-        if found is None:
-            return None
-        row = found
-    return replace(value, run_at=row.run_at, created_at=row.created_at)
+def insert_after(tx: Transaction, value: Job, *, delay: timedelta) -> bool:
+    """Insert a job due `delay` from now by the database's clock; False if its id or key is taken."""
+    draft = columns_of(value) | {"created_at": None, "run_at": None, "delay": delay}
+    return insertion.insert_one(tx, draft) is not None
 
 
-def insert_many(tx: Transaction, values: Sequence[Job]) -> set[str]:
-    """Insert jobs at once and return the ids of those whose id and key were not taken."""
-    if not values:
-        return set()
-    rows = [columns_of(value) for value in values]
-    if all(value.dedupe_key is None for value in values):
-        tx.execute(insert(job), rows)  # fresh ids, nothing to meet
-        return {value.id for value in values}
-    tx.execute(tx.dialect.insert_if_new(job), rows)
-    ids = [value.id for value in values]
-    chunks = (ids[start : start + 1000] for start in range(0, len(ids), 1000))
-    return {id for chunk in chunks for id in tx.execute(select(job.c.id).where(job.c.id.in_(chunk))).scalars()}
+def insert_many(tx: Transaction, values: Sequence[Job]) -> None:
+    """Insert jobs at once; those whose key is taken are left out."""
+    if values:
+        insertion.insert_many(tx, [columns_of(value) for value in values])
 
 
 def find(tx: Transaction, id: str) -> Job | None:
@@ -100,12 +74,10 @@ def find_by_key(tx: Transaction, task: str, key: str) -> Job | None:
 
 def find_by_keys(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Job]:
     """Return the owed jobs that have these (task, key) pairs."""
-    found: dict[tuple[str, str], Job] = {}
-    for start in range(0, len(wanted), 500):
-        condition = pairs(job.c.task, job.c.dedupe_key).in_(wanted[start : start + 500])
-        for row in tx.execute(select(job).where(condition)):
-            found[row.task, row.dedupe_key] = read_job(row)
-    return found
+    return {(row["task"], row["dedupe_key"]): read_job(tuple(row.values())) for row in _BY_KEY.find(tx, wanted)}
+
+
+_BY_KEY = ByPairs(job, (job.c.task, job.c.dedupe_key))
 
 
 def select_jobs(
@@ -219,6 +191,12 @@ def remove_all_running(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> 
     if found:
         tx.execute(delete(job).where(job.c.id.in_(found)))
     return found
+
+
+def remove_all_waiting(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> None:
+    """End jobs that are not running: their rows go."""
+    if attempts:
+        tx.execute(delete(job).where(among(tx, attempts), ~IS_RUNNING))
 
 
 def remove_waiting(tx: Transaction, id: str, attempt: int) -> bool:

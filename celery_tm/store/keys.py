@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import ColumnElement, Executable, Row, bindparam, select
 
 from . import tables
+from .clocks import Clock
 from .database import Transaction
-from .dialects import pairs
+from .dialects import Dialect
+from .given import ByPairs
+from .prepared import Prepared
 
 key = tables.key
 
@@ -42,19 +45,26 @@ def keep(
 
 def find_kept(tx: Transaction, task: str, key_text: str) -> DoneKey | None:
     """Return the success of a key that is still kept."""
-    query = select(key).where(key.c.task == task, key.c.key == key_text, key.c.kept_until > tx.now)
-    row = tx.execute(tx.dialect.latest(query)).first()
-    return _read(row) if row else None
+    rows = tx.run(_KEPT, task_=task, key_=key_text)
+    return DoneKey(**dict(zip(key.c.keys(), rows[0], strict=True))) if rows else None
+
+
+def _kept(dialect: Dialect, clock: Clock) -> Executable:
+    query = select(key).where(key.c.task == bindparam("task_"), key.c.key == bindparam("key_"), *_is_kept(clock.now))
+    return dialect.latest(query)
+
+
+def _is_kept(now: Any) -> Sequence[ColumnElement[bool]]:
+    return (key.c.kept_until > now,)
+
+
+_KEPT = Prepared(_kept, returns=list(key.c))
+_KEPT_AMONG = ByPairs(key, (key.c.task, key.c.key), _is_kept)
 
 
 def find_all_kept(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DoneKey]:
     """Return the successes of these (task, key) pairs that are still kept."""
-    found: dict[tuple[str, str], DoneKey] = {}
-    for start in range(0, len(wanted), 500):
-        condition = pairs(key.c.task, key.c.key).in_(list(wanted[start : start + 500]))
-        for row in tx.execute(select(key).where(condition, key.c.kept_until > tx.now)):
-            found[row.task, row.key] = _read(row)
-    return found
+    return {(row["task"], row["key"]): DoneKey(**row) for row in _KEPT_AMONG.find(tx, wanted)}
 
 
 def find_by_job(tx: Transaction, job: str) -> DoneKey | None:

@@ -85,8 +85,7 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
             run_at=eta,
             now=now,
         )
-        request = Request(job=job, delay=None, on_duplicate="return", names_id=True)
-        write_requests(installation, [request], None)
+        write_requests(installation, [Request.of(job, delay=None)], None)
     except Exception as error:  # whatever is wrong with it: plain Celery's way is always open
         logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), error)
         return False

@@ -39,3 +39,15 @@ def test_a_skewed_machine_goes_by_the_database_s_clock(
         assert [job.id for job in claimed] == [soon.id]
         assert claimed[0].lease_until is not None
         assert abs(claimed[0].lease_until - true_time - LEASE) < timedelta(seconds=20)
+
+
+def test_a_delay_of_months_is_as_long_where_the_clocks_change_on_the_way(app: Celery, database: Database) -> None:
+    if database.dialect.name != "postgresql":
+        pytest.skip("only PostgreSQL reckons with the zone of a session")
+    months = [timedelta(days=30 * n) for n in range(1, 13)]
+    with database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("SET LOCAL TIME ZONE 'Europe/Warsaw'")
+        ids = [defer(app.tasks["effect"].s(1), delay=delay, session=connection).id for delay in months]
+    with database.transaction(write=False) as tx:
+        written = [jobs.find(tx, id) for id in ids]
+    assert [job.run_at - job.created_at for job in written if job] == months
