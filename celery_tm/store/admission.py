@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
-from . import occurrences, tables
+from . import insertion, occurrences, tables
 from .clocks import Clock, ahead
 from .database import Transaction
 from .dialects import Dialect
@@ -138,6 +138,9 @@ def _may_start(now: Any) -> ColumnElement[bool]:
 
 def insert_running(tx: Transaction, value: Job, *, lease: timedelta) -> Job | None:
     """Insert a direct call as running; None if its id or key is taken. Whether it ran before is to be asked afterwards."""
-    now = tx.read_now()
-    value = replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)
-    return value if tx.insert_new(job, columns_of(value)) else None
+    timed = {"created_at": None, "run_at": None, "delay": timedelta(0), "lease": lease}
+    written = insertion.insert_one(tx, columns_of(value) | timed)
+    if written is None:
+        return None
+    now = written.now
+    return replace(value, created_at=now, run_at=now, claimed_at=now, lease_until=now + lease)

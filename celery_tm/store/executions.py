@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Executable, Row, bindparam, select
 
 from ..domain.execution import MAX_ERROR, MAX_MESSAGE, MAX_TRACEBACK, Execution, Failure, Outcome, cut
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState, Source
 from . import tables
+from .clocks import Clock
 from .database import Transaction
+from .dialects import Dialect
+from .prepared import Prepared
 
 execution = tables.execution
 COLUMNS = tuple(f.name for f in fields(Execution))
@@ -81,8 +84,15 @@ def succeeded_by(tx: Transaction, attempts: Sequence[tuple[str, int, str | None]
 
 def is_recorded(tx: Transaction, job: str, *, since: int = 1) -> bool:
     """Say whether an attempt of a job, this one or a later one, is recorded, as committed now."""
-    query = select(execution.c.id).where(execution.c.job == job, execution.c.attempt >= since).limit(1)
-    return tx.execute(tx.dialect.latest(query)).first() is not None
+    return bool(tx.run(_RECORDED, job_=job, since=since))
+
+
+def _since(dialect: Dialect, _: Clock) -> Executable:
+    mine = (execution.c.job == bindparam("job_"), execution.c.attempt >= bindparam("since"))
+    return dialect.latest(select(execution.c.id).where(*mine).limit(1))
+
+
+_RECORDED = Prepared(_since, returns=[execution.c.id])
 
 
 def find(tx: Transaction, id: str) -> Execution | None:
