@@ -50,7 +50,7 @@ class Seen:
     grown: float  # MB at the peak, above what a beat holds that has ticked a while
 
 
-def run(*, quick: bool, say: Say) -> list[Figure]:
+def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure both runs by turns."""
     say(f"tick: a minute job {BEHIND.days} days behind among {ON_TIME} that are on time")
     with ExitStack() as stack:

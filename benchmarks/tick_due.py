@@ -36,7 +36,7 @@ WARM_UP = 100
 DAY = timedelta(days=1)
 
 
-def run(*, quick: bool, say: Say) -> list[Figure]:
+def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure planning and dispatching of many and few due definitions, and Celery's own scheduler beside it."""
     many = 5_000 if quick else 10_000
     few = many // 10

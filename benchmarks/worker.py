@@ -37,7 +37,7 @@ LOOK_EVERY = 0.02
 NODE = "bench@here"
 
 
-def run(*, quick: bool, say: Say) -> list[Figure]:
+def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure how long a worker takes for one job of each kind."""
     number = 1_000 if quick else 4_000
     say(f"worker: backlogs of {number:,} empty jobs, prefork with two processes")
