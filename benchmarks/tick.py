@@ -17,7 +17,7 @@ from celery_tm import Scheduler
 from celery_tm.installation import Installation
 from celery_tm.store import definitions
 
-from . import held, population, tick_backlog, tick_due
+from . import held, population, tick_backlog, tick_due, tick_peers
 from .figures import Figure, Size
 from .harness import Say, Watch, interleave
 from .services import own_app, own_database
@@ -28,7 +28,8 @@ SPREAD = timedelta(days=1)
 
 def run(*, size: Size, say: Say) -> list[Figure]:
     """Return the figures of all parts."""
-    return [*idle(size, say), *tick_due.run(size=size, say=say), *tick_backlog.run(size=size, say=say)]
+    parts = (tick_peers.run, tick_due.run, tick_backlog.run)
+    return [*idle(size, say), *(figure for part in parts for figure in part(size=size, say=say))]
 
 
 def idle(size: Size, say: Say) -> list[Figure]:
