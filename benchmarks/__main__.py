@@ -7,7 +7,6 @@ the run with an error only with `--strict`.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from .figures import Figure, Size, missed
-from .report import as_json, table_of
+from .report import table_of, write_json
 
 # A benchmark is a module here with `run(size, say) -> list[Figure]`; the first line of its docstring says what it proves.
 BENCHMARKS = ("defer", "publish", "worker", "tick", "latency")
@@ -40,13 +39,12 @@ def main() -> int:
     try:
         for name in wanted.names or BENCHMARKS:
             results[name] = _module(name).run(size=wanted.size, say=_teller(console, started))
+            if wanted.json:
+                write_json(wanted.json, results, size=wanted.size)
     except KeyboardInterrupt:
         console.print("interrupted; what was made is removed")
         return 130
     console.print(table_of(results))
-    if wanted.json:
-        wanted.json.write_text(json.dumps(as_json(results, size=wanted.size), indent=2) + "\n", encoding="utf-8")
-        console.print(f"written to {wanted.json}")
     return 1 if wanted.strict and missed(results) else 0
 
 
@@ -55,7 +53,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run, all if none: {', '.join(BENCHMARKS)}")
     parser.add_argument("--list", action="store_true", help="say which there are and what they prove")
     parser.add_argument("--strict", action="store_true", help="end with an error if a target is missed")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures to this file")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures to this file; those of others stay")
     sizes = parser.add_mutually_exclusive_group()
     for size, about in ((Size.QUICK, "smaller sizes: a few minutes"), (Size.TINY, "only to see that it works")):
         sizes.add_argument(f"--{size}", dest="size", action="store_const", const=size, default=Size.FULL, help=about)

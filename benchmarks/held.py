@@ -21,7 +21,7 @@ MOST = 150  # MB
 
 def figures(urls: Mapping[str, str], sizes: Mapping[str, int], of_what: str, *, rounds: int) -> list[Figure]:
     """Return the memory of beats on these databases; the first is the small one, the last the large one."""
-    small, large = list(urls)[0], list(urls)[-1]
+    small, *_, large = urls
     watch = interleave([partial(_hold, name, url) for name, url in urls.items()], rounds=rounds, seconds=90)
     what = f"beat's memory, {sizes[large]:,} {of_what}"
     mb: dict[str, Any] = {"unit": "MB", "scale": 1}

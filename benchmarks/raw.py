@@ -18,7 +18,9 @@ from celery_tm.domain.ids import new_id
 from .services import libpq_url
 
 LIKE_OURS = "CREATE TABLE IF NOT EXISTS raw_job (LIKE tm_job INCLUDING ALL)"
-TYPES = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'raw_job'::regclass AND attnum > 0"
+TYPES = (
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'raw_job'::regclass AND attnum > 0"
+)
 
 
 class RawInsert:

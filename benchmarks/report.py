@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -48,22 +50,31 @@ def _cells(figure: Figure) -> list[str]:
     ]
 
 
-def as_json(results: Results, *, size: Size) -> dict[str, Any]:
-    """Return the figures with what they were measured on."""
+def as_json(results: Results, *, size: Size, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the figures with what they were measured on; of benchmarks that did not run now, as they were `before`."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    now = {
+        name: {"at": at, "size": size, "figures": [as_data(figure) for figure in figures]}
+        for name, figures in results.items()
+    }
     return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "size": size,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "packages": {package: _version(package) for package in PACKAGES},
-        "benchmarks": {name: [as_data(figure) for figure in figures] for name, figures in results.items()},
+        "benchmarks": {**(before["benchmarks"] if before else {}), **now},
     }
 
 
 def from_json(data: Mapping[str, Any]) -> dict[str, list[Figure]]:
     """Return the figures that were written."""
-    return {name: [from_data(figure) for figure in figures] for name, figures in data["benchmarks"].items()}
+    return {name: [from_data(figure) for figure in part["figures"]] for name, part in data["benchmarks"].items()}
+
+
+def write_json(path: Path, results: Results, *, size: Size) -> None:
+    """Write the figures to a file, and leave in it those of other benchmarks."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    path.write_text(json.dumps(as_json(results, size=size, before=before), indent=2) + "\n", encoding="utf-8")
 
 
 def _version(package: str) -> str | None:

@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.beat import Scheduler as CeleryScheduler
 from celery.schedules import schedule

@@ -1,6 +1,6 @@
 """A worker empties a backlog of empty jobs: gated, transactional and in chunks, against plain Celery and the peers' workers.
 
-One Celery worker (prefork, two processes, Redis, PostgreSQL), and one worker process for PgQueuer and for Procrastinate. Each
+One Celery worker (prefork, two processes, Redis, PostgreSQL), and a worker process of PgQueuer and of Procrastinate. Each
 stands still (SIGSTOP) while others have their turn and while its backlog is made: plain Celery's and direct calls
 (`.delay()`) by messages, our jobs by a beat's dispatcher, the peers' by their batch call. So what is timed is the worker
 alone, from the moment it goes on until the last job is done: for plain Celery when the worker has counted it, for ours when
@@ -61,12 +61,11 @@ def run(*, size: Size, say: Say) -> list[Figure]:
 
 
 def _drain(side: Side, seconds: float, watch: Watch) -> None:
-    number = side.number
-    side.fill(number)
+    side.fill()
     started = time.perf_counter()
     side.go_on()
-    side.wait(number)
-    each = (time.perf_counter() - started) / number
+    side.wait()
+    each = (time.perf_counter() - started) / side.number
     side.stand_still()
     watch.note(side.name, each)
     if not watch.running:
@@ -74,23 +73,23 @@ def _drain(side: Side, seconds: float, watch: Watch) -> None:
 
 
 class Side:
-    """A kind of job and the workers that run it, which stand still but for their turn."""
+    """A kind of job and the workers that run it, which stand still but for their turn. `number` jobs are a backlog."""
 
     def __init__(self, name: str, *workers: Process) -> None:
         self.name, self.workers = name, workers
         self.number = FIRST_BACKLOG
 
-    def fill(self, number: int) -> None:
+    def fill(self) -> None:
         """Have a backlog."""
         raise NotImplementedError
 
-    def is_done(self, number: int) -> bool:
+    def is_done(self) -> bool:
         """Say whether all of it has run."""
         raise NotImplementedError
 
-    def wait(self, number: int) -> None:
+    def wait(self) -> None:
         """Return when all of it has run."""
-        processes.wait_until(partial(self.is_done, number), *self.workers, every=LOOK_EVERY)
+        processes.wait_until(self.is_done, *self.workers, every=LOOK_EVERY)
 
     def go_on(self) -> None:
         """Let the workers work."""
@@ -124,14 +123,14 @@ class OnCelery(Side):
         super().__init__(name, stand.worker)
         self.task, self.stand, self.app = task, stand, stand.app
 
-    def wait(self, number: int) -> None:
+    def wait(self) -> None:
         processes.wait_until(lambda: not self.stand.waiting(), *self.workers, every=LOOK_EVERY)
-        super().wait(number)
+        super().wait()
 
-    def send(self, number: int) -> None:
+    def send(self) -> None:
         """Send messages as Celery does."""
         with self.app.producer_or_acquire() as producer:
-            for _ in range(number):
+            for _ in range(self.number):
                 self.app.tasks[self.task].apply_async(producer=producer)
 
 
@@ -140,11 +139,11 @@ class Plain(OnCelery):
 
     sent = 0
 
-    def fill(self, number: int) -> None:
-        self.send(number)
-        self.sent += number
+    def fill(self) -> None:
+        self.send()
+        self.sent += self.number
 
-    def is_done(self, number: int) -> bool:
+    def is_done(self) -> bool:
         stats = self.app.control.inspect(destination=[NODE], timeout=5).stats() or {}
         return sum(one["total"].get(self.task, 0) for one in stats.values()) >= self.sent
 
@@ -152,30 +151,30 @@ class Plain(OnCelery):
 class Recorded(OnCelery):
     """Tasks of ours, which leave a record each."""
 
-    def is_done(self, number: int) -> bool:
+    def is_done(self) -> bool:
         with Installation.of(self.app).database.transaction(write=False) as tx:
-            return tx.execute(select(func.count()).select_from(tables.execution)).scalar_one() >= number
+            return tx.execute(select(func.count()).select_from(tables.execution)).scalar_one() >= self.number
 
 
 class Direct(Recorded):
     """Tasks of ours, called as plain ones are."""
 
-    def fill(self, number: int) -> None:
+    def fill(self) -> None:
         population.empty(self.app)
-        self.send(number)
+        self.send()
 
 
 class Jobs(Recorded):
     """Jobs that a beat has dispatched."""
 
-    def fill(self, number: int) -> None:
-        self.owe(number)
+    def fill(self) -> None:
+        self.owe()
         self.dispatch()
 
-    def owe(self, number: int) -> None:
+    def owe(self) -> None:
         """Have due jobs in the table, and no records."""
         population.empty(self.app)
-        population.add_jobs(self.app, number, self.app.tasks[self.task].s(), delay=population.LONG_AGO)
+        population.add_jobs(self.app, self.number, self.app.tasks[self.task].s(), delay=population.LONG_AGO)
         population.settle(self.app, "tm_job")
 
     def dispatch(self) -> None:
@@ -188,8 +187,8 @@ class Jobs(Recorded):
 class JobsWithDispatch(Jobs):
     """Jobs that are dispatched while the worker works."""
 
-    def fill(self, number: int) -> None:
-        self.owe(number)
+    def fill(self) -> None:
+        self.owe()
 
     def go_on(self) -> None:
         super().go_on()
@@ -203,11 +202,11 @@ class Peer(Side):
         super().__init__(name, *workers)
         self.queue = queue
 
-    def fill(self, number: int) -> None:
+    def fill(self) -> None:
         self.queue.forget()
-        self.queue.defer_many(number, delay=AT_ONCE)
+        self.queue.defer_many(self.number, delay=AT_ONCE)
 
-    def is_done(self, number: int) -> bool:
+    def is_done(self) -> bool:
         return self.queue.is_done()
 
 
