@@ -33,12 +33,12 @@ def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure both ways of creating jobs."""
     with ExitStack() as stack:
         sides = _sides(stack)
-        ones = size.pick(full=500, quick=300, tiny=5)
+        ones = size.pick(full=500, quick=200, tiny=5)
         say(f"defer: one by one, {ones:,} in a lap")
-        single = interleave(_one_by_one(sides, ones), rounds=size.pick(full=15, quick=7, tiny=1), seconds=120, warm_up=1)
+        single = interleave(_one_by_one(sides, ones), rounds=size.pick(full=15, quick=5, tiny=1), seconds=120, warm_up=1)
         many = size.pick(full=10_000, quick=10_000, tiny=50)
         say(f"defer: {many:,} at once")
-        bulk = interleave(_at_once(sides, many), rounds=size.pick(full=11, quick=5, tiny=1), seconds=180, warm_up=1)
+        bulk = interleave(_at_once(sides, many), rounds=size.pick(full=11, quick=4, tiny=1), seconds=180, warm_up=1)
     return [*_single_figures(single), *_bulk_figures(bulk, many)]
 
 

@@ -56,12 +56,12 @@ def run(*, size: Size, say: Say) -> list[Figure]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ways = {"deferred": defer_live, "waiting": defer_before, "celery": send_with_eta}
         variants = [partial(_round, name, way, app, folder, number) for name, way in ways.items()]
-        watch = interleave(variants, rounds=size.pick(full=5, quick=3, tiny=1), seconds=240, warm_up=1)
+        watch = interleave(variants, rounds=size.pick(full=5, quick=2, tiny=1), seconds=300, warm_up=1)
         held = memory(beat.pid)
     return [
         *_figures(watch, "deferred", "due → body starts, 100 jobs/s, deferred 1 s ahead"),
         *_figures(watch, "waiting", "due → body starts, 100 jobs/s, waiting before"),
-        Figure(what="beat's memory after it", value=held, unit="MB", at_most=MOST),
+        Figure(what="beat's memory after all these jobs", value=held, unit="MB", at_most=MOST),
     ]
 
 

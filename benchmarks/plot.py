@@ -114,7 +114,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     ratios = [figure for figure in figures if figure.at_least is not None]
     limits = [figure for figure in figures if figure.at_most]
     with mpl.rc_context(STYLE):
-        canvas = Canvas(figsize=(9.5, 1.7 + 0.36 * len(figures)), layout="constrained")
+        canvas = Canvas(figsize=(9.5, 1.3 + 0.35 * len(figures)), layout="constrained")
+        canvas.get_layout_engine().set(h_pad=0.12, w_pad=0.12)
         above, below = canvas.subplots(2, 1, height_ratios=[len(ratios), len(limits)])
         _draw_ratios(above, ratios)
         _draw_limits(below, limits)
@@ -126,10 +127,9 @@ def _draw_ratios(axes: Any, figures: Sequence[Figure]) -> None:
     labels = [f"{figure.what}\nagainst {figure.against}" for figure in figures]
     values = [figure.ratio or 0.0 for figure in figures]
     targets = [figure.at_least or 0.0 for figure in figures]
-    _frame(axes, labels, "times as fast (log scale); the bar marks what is wanted")
-    axes.set_xscale("log")
-    axes.set_xlim(min(*values, *targets) / 1.6, max(*values, *targets) * 2.2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} ×")
+    _frame(
+        axes, labels, [*values, *targets], "times as fast, or as small; right of the upright mark is what is wanted", "{} ×"
+    )
     axes.axvline(1, color=TARGET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
     _mark(axes, figures, values, targets, [f"{short(value)} ×" for value in values])
 
@@ -137,20 +137,23 @@ def _draw_ratios(axes: Any, figures: Sequence[Figure]) -> None:
 def _draw_limits(axes: Any, figures: Sequence[Figure]) -> None:
     labels = [f"{figure.what}\nat most {short(figure.at_most)} {figure.unit}" for figure in figures]
     values = [figure.value / (figure.at_most or 1.0) for figure in figures]
-    _frame(axes, labels, "share of what is allowed (log scale); left of the bar is within it")
-    axes.set_xscale("log")
-    axes.set_xlim(min(*values, 1.0) / 1.6, max(*values, 1.0) * 2.2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    _mark(axes, figures, values, [1.0] * len(values), [f"{value:.0%}" for value in values])
+    _frame(axes, labels, [*values, 1.0], "times what is allowed; left of the upright mark is within it", "{}")
+    _mark(axes, figures, values, [1.0] * len(values), [short(value) for value in values])
 
 
-def _frame(axes: Any, labels: Sequence[str], told: str) -> None:
-    axes.set_yticks(range(len(labels)), labels, linespacing=1.15, fontsize=8)
+def _frame(axes: Any, labels: Sequence[str], shown: Sequence[float], told: str, tick: str) -> None:
+    axes.set_yticks(range(len(labels)), labels, linespacing=1.2, fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlabel(told, fontsize=8.5)
+    axes.set_xscale("log")
+    low, high = min(shown) / 2, max(shown) * 2
+    steps = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 5)]
+    inside = [step for step in steps if low <= step <= high]
+    axes.set_xticks(inside, [tick.format(short(step)) for step in inside], fontsize=8)
+    axes.set_xlim(low, high)
+    axes.minorticks_off()
+    axes.set_xlabel(f"{told} (log scale)", fontsize=8.5)
     axes.grid(axis="x", color=GRID, linewidth=0.8, zorder=0)
     axes.tick_params(length=0)
-    axes.minorticks_off()
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
 

@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 from celery.canvas import Signature
 from sqlalchemy import Table, event, text
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from celery_tm import TimeManagement, defer
 from celery_tm.installation import Installation
@@ -79,10 +79,20 @@ def _copy(app: Celery, table: Table, id: str, count: int, copied: Mapping[str, s
 
 
 def settle(app: Celery, table: str = "tm_definition") -> None:
-    """Let PostgreSQL know what it has, as autovacuum would have by then, and have it written before anything is timed."""
-    with engine_of(app).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"VACUUM (ANALYZE) {table}"))
+    """Have what was filled written before anything is timed, and PostgreSQL know about it."""
+    analyze(app, table)
+    with _alone(app) as connection:
         connection.execute(text("CHECKPOINT"))
+
+
+def analyze(app: Celery, table: str) -> None:
+    """Let PostgreSQL know what it has, as autovacuum would have by then."""
+    with _alone(app) as connection:
+        connection.execute(text(f"VACUUM (ANALYZE) {table}"))
+
+
+def _alone(app: Celery) -> Connection:
+    return engine_of(app).connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def forget_dispatched(app: Celery) -> None:

@@ -36,7 +36,7 @@ def run(*, size: Size, say: Say) -> list[Figure]:
 
 def against_send_task(size: Size, say: Say) -> list[Figure]:
     """Publish a backlog, and as many messages by hand."""
-    count = size.pick(full=10_000, quick=5_000, tiny=50)
+    count = size.pick(full=10_000, quick=2_000, tiny=50)
     say(f"publish: a backlog of {count:,}")
     with ExitStack() as stack:
         broker = stack.enter_context(own_broker())
@@ -95,7 +95,7 @@ def _app(stack: ExitStack, broker: dict[str, Any]) -> Celery:
 
 def _publish(app: Celery, task: str, count: int, name: str, watch: Watch) -> None:
     population.add_jobs(app, count, app.tasks[task].s(), delay=population.LONG_AGO)
-    population.settle(app, "tm_job")
+    population.analyze(app, "tm_job")
     dispatcher, sent = Dispatcher(Installation.of(app), "bench"), 0
     with watch.lap(name, units=count):
         while done := dispatcher.dispatch_due().sent:

@@ -56,7 +56,7 @@ def idle(size: Size, say: Say) -> list[Figure]:
     return [
         watch.figure(what, "large", against="small", told=f"{SMALL:,} definitions", at_least=0.5),
         watch.figure(what, "large", at_most=5.0),
-        Figure(what="  whole-table scans in it and in locking due ones", value=scans.count("Seq Scan"), unit="", at_most=0),
+        Figure(what=f"{what}: whole-table scans", value=scans.count("Seq Scan"), unit="", at_most=0),
         *figures,
     ]
 

@@ -48,14 +48,14 @@ Process = subprocess.Popen[bytes]
 
 def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure how long the workers take for one job of each kind."""
-    seconds = size.pick(full=3.5, quick=1.5, tiny=0.1)
+    seconds = size.pick(full=3.5, quick=1.0, tiny=0.1)
     say(f"worker: backlogs of empty jobs, about {seconds} s each, by turns")
     with ExitStack() as stack:
         sides = [*_celery_sides(stack), *_peer_sides(stack)]
         for side in sides:
             side.stand_still()
         variants = [partial(_drain, side, seconds) for side in sides]
-        rounds = size.pick(full=7, quick=4, tiny=1)
+        rounds = size.pick(full=7, quick=3, tiny=1)
         watch = interleave(variants, rounds=rounds, seconds=600, warm_up=size.pick(full=2, quick=2, tiny=0))
     return _figures(watch)
 
@@ -175,7 +175,7 @@ class Jobs(Recorded):
         """Have due jobs in the table, and no records."""
         population.empty(self.app)
         population.add_jobs(self.app, self.number, self.app.tasks[self.task].s(), delay=population.LONG_AGO)
-        population.settle(self.app, "tm_job")
+        population.analyze(self.app, "tm_job")
 
     def dispatch(self) -> None:
         """Publish all that is due, as beat does."""
