@@ -41,7 +41,7 @@ MEDIAN_AT_MOST, P99_AT_MOST = 25.0, 150.0  # ms
 
 def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure the delays, and what beat holds afterwards."""
-    number = size.pick(full=1_500, quick=500, tiny=50)
+    number = size.pick(full=1_000, quick=500, tiny=50)
     say(f"latency: {number:,} jobs in a round, one every {EVERY / timedelta(milliseconds=1):.0f} ms")
     with ExitStack() as stack:
         broker, url = stack.enter_context(own_broker()), stack.enter_context(own_database())

@@ -55,7 +55,7 @@ def run(*, size: Size, say: Say) -> list[Figure]:
         for side in sides:
             side.stand_still()
         variants = [partial(_drain, side, seconds) for side in sides]
-        rounds = size.pick(full=7, quick=3, tiny=1)
+        rounds = size.pick(full=5, quick=3, tiny=1)
         watch = interleave(variants, rounds=rounds, seconds=600, warm_up=size.pick(full=2, quick=2, tiny=0))
     return _figures(watch)
 
