@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: bench bench-quick celery-suites counted run test test-fast test-thorough versions check format clean help
@@ -50,10 +51,15 @@ check: $(STAMP)  ## format, lint, types, layers and the fast tests
 celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
 	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)
 
-bench: $(STAMP)  ## measure, as ratios in one run; needs PostgreSQL, uses Redis if found
-	$(BIN)/python -m benchmarks $(ARGS)
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	touch $(PEERS)
 
-bench-quick: $(STAMP)  ## the same with smaller sizes
+bench: $(PEERS)  ## measure against the peers, as ratios in one run, and draw the plot; needs PostgreSQL and Redis; 25 minutes
+	$(BIN)/python -m benchmarks --json benchmarks/results.json $(ARGS)
+	$(BIN)/python -m benchmarks.plot
+
+bench-quick: $(PEERS)  ## the same with smaller sizes, and nothing is written; a few minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
 format: $(STAMP) ## format the code

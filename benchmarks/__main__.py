@@ -1,39 +1,34 @@
 """Lists and runs benchmarks by name: `python -m benchmarks tick --quick --json results.json`.
 
-It proves nothing by itself: each benchmark's module says what its figures show.
+It proves nothing by itself: each benchmark's module says what its figures show. A target that is missed is shown, and ends
+the run with an error only with `--strict`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
+from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from .harness import Figure
+from .figures import Figure, Size, missed
+from .report import table_of, write_json
 
-# A benchmark is a module here with `run(quick, say) -> list[Figure]`; the first line of its docstring says what it proves.
-BENCHMARKS = ("tick", "worker")
-PACKAGES = ("celery", "kombu", "SQLAlchemy", "psycopg", "redis")
+# A benchmark is a module here with `run(size, say) -> list[Figure]`; the first line of its docstring says what it proves.
+BENCHMARKS = ("defer", "publish", "worker", "tick", "latency")
+WIDTH = 190  # where the output is no terminal
 
 
 def main() -> int:
     """Run what was asked for, print one table and write JSON where wanted."""
     wanted = _read_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     if wanted.list:
         for name in BENCHMARKS:
             console.print(f"[bold]{name}[/bold]  {(_module(name).__doc__ or '').splitlines()[0]}")
@@ -43,23 +38,25 @@ def main() -> int:
     started = time.monotonic()
     try:
         for name in wanted.names or BENCHMARKS:
-            results[name] = _module(name).run(quick=wanted.quick, say=_teller(console, started))
+            results[name] = _module(name).run(size=wanted.size, say=_teller(console, started))
+            if wanted.json:
+                write_json(wanted.json, results, size=wanted.size)
     except KeyboardInterrupt:
         console.print("interrupted; what was made is removed")
         return 130
     console.print(table_of(results))
-    if wanted.json:
-        wanted.json.write_text(json.dumps(as_json(results, quick=wanted.quick), indent=2) + "\n", encoding="utf-8")
-        console.print(f"written to {wanted.json}")
-    return 0
+    return 1 if wanted.strict and missed(results) else 0
 
 
 def _read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run, all if none: {', '.join(BENCHMARKS)}")
     parser.add_argument("--list", action="store_true", help="say which there are and what they prove")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes: minutes become seconds")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures to this file")
+    parser.add_argument("--strict", action="store_true", help="end with an error if a target is missed")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures to this file; those of others stay")
+    sizes = parser.add_mutually_exclusive_group()
+    for size, about in ((Size.QUICK, "smaller sizes: a few minutes"), (Size.TINY, "only to see that it works")):
+        sizes.add_argument(f"--{size}", dest="size", action="store_const", const=size, default=Size.FULL, help=about)
     wanted = parser.parse_args()
     for name in wanted.names:
         if name not in BENCHMARKS:
@@ -73,47 +70,6 @@ def _module(name: str) -> Any:
 
 def _teller(console: Console, started: float) -> Callable[[str], None]:
     return lambda text: console.print(f"[dim]{time.monotonic() - started:6.1f}s[/dim] {text}")
-
-
-def table_of(results: Mapping[str, Sequence[Figure]]) -> Table:
-    """Return all figures as one table."""
-    table = Table(title="Medians of interleaved measurements; only the ratios mean something on another machine")
-    for heading in ("measured", "median", "p99", "n", "ratio", "of CPU", "compared with"):
-        table.add_column(heading, justify="left" if heading in ("measured", "compared with") else "right")
-    for name, figures in results.items():
-        table.add_section()
-        table.add_row(f"[bold]{name}[/bold]")
-        for figure in figures:
-            table.add_row(
-                figure.what,
-                f"{_short(figure.value)} {figure.unit}",
-                _short(figure.p99),
-                str(figure.samples),
-                f"[bold]{_short(figure.ratio)}[/bold]" if figure.ratio is not None else "",
-                _short(figure.cpu_ratio),
-                figure.against or "",
-            )
-    return table
-
-
-def _short(number: float | None) -> str:
-    """Return a number with three digits that count."""
-    if number is None:
-        return ""
-    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
-
-
-def as_json(results: Mapping[str, Sequence[Figure]], *, quick: bool) -> dict[str, Any]:
-    """Return the figures with what they were measured on."""
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quick": quick,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "packages": {package: version(package) for package in PACKAGES},
-        "benchmarks": {name: [asdict(figure) for figure in figures] for name, figures in results.items()},
-    }
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Measures variants by turns and compares their medians.
 
-Machines are noisy, so nothing is promised in seconds: variants run interleaved in one process, the one that begins changes
-with each round, and what counts is the ratio of their medians. Beside it stands the ratio of the processor time this
-process used, which hardly feels what else the machine does. What a ratio shows is up to the benchmarks.
+Machines are noisy, so nothing is promised in seconds: variants run interleaved in one run, the one that begins changes
+with each round, and what counts is the ratio of their medians. Beside it stand the middle half of the ratios of the single
+rounds, which tells how far to trust it, and the ratio of the processor time this process used, which hardly feels what else
+the machine does. What a ratio shows is up to the benchmarks.
 """
 
 from __future__ import annotations
@@ -19,22 +20,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from .figures import Figure
+
 Say = Callable[[str], None]
 Variant = Callable[["Watch"], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """One line of the result: a median, and how many times another one it is."""
-
-    what: str
-    value: float
-    unit: str
-    samples: int = 1
-    p99: float | None = None
-    ratio: float | None = None
-    cpu_ratio: float | None = None
-    against: str | None = None
+ENOUGH_FOR_QUARTILES = 4
+ENOUGH_FOR_P99 = 100
 
 
 @dataclass
@@ -73,23 +64,44 @@ class Watch:
         told: str | None = None,
         unit: str = "ms",
         scale: float = 1e3,
+        at_least: float | None = None,
+        at_most: float | None = None,
     ) -> Figure:
-        """Return a lap's median and its ratio to that of another lap; `told` is how the table calls that one."""
-        values = self.laps[lap]
+        """Return a lap's median and how many times as fast as another lap it is; `told` is how the table calls that one."""
+        values, others = self.laps[lap], self.laps.get(against or "")
+        low, high = _middle_half(values, others)
         return Figure(
             what=what,
             value=median(values) * scale,
             unit=unit,
             samples=len(values),
-            p99=quantiles(values, n=100)[98] * scale if len(values) >= 100 else None,
-            ratio=_ratio(values, self.laps.get(against or "")),
+            p99=percentile(values, 99) * scale if len(values) >= ENOUGH_FOR_P99 else None,
+            ratio=_ratio(values, others),
+            low=low,
+            high=high,
             cpu_ratio=_ratio(self.cpu.get(lap), self.cpu.get(against or "")),
             against=told or against,
+            at_least=at_least,
+            at_most=at_most,
         )
 
 
 def _ratio(ours: Sequence[float] | None, theirs: Sequence[float] | None) -> float | None:
-    return median(ours) / median(theirs) if ours and theirs and median(theirs) else None
+    """Return how many times as fast ours is: the less it takes, the larger."""
+    return median(theirs) / median(ours) if ours and theirs and median(ours) else None
+
+
+def _middle_half(ours: Sequence[float], theirs: Sequence[float] | None) -> tuple[float | None, float | None]:
+    """Return the quartiles of the ratios of single rounds, where both ran in each."""
+    if not theirs or len(ours) != len(theirs) or len(ours) < ENOUGH_FOR_QUARTILES:
+        return None, None
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True) if our]
+    return percentile(ratios, 25), percentile(ratios, 75)
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """Return the value that `share` of a hundred do not exceed, never beyond what was measured."""
+    return quantiles(values, n=100, method="inclusive")[share - 1]
 
 
 def interleave(variants: Sequence[Variant], *, rounds: int, seconds: float, warm_up: int = 0) -> Watch:
@@ -136,8 +148,8 @@ def _answer(pipe: Any, work: Callable[..., Any], arguments: Sequence[Any]) -> No
         pipe.send(f"{work.__qualname__} failed: {type(error).__name__}: {error}")
 
 
-def memory(peak: bool = False) -> float:
-    """Return how many MB this process holds, or has held at most. Linux only."""
+def memory(pid: int | str = "self", *, peak: bool = False) -> float:
+    """Return how many MB a process holds, or has held at most. Linux only."""
     wanted = "VmHWM:" if peak else "VmRSS:"
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(wanted)) / 1024

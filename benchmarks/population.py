@@ -1,35 +1,33 @@
-"""Fills `tm_definition` in bulk, and watches what the store says to the database.
+"""Fills `tm_definition` and `tm_job` in bulk, and watches what the store says to the database.
 
-One definition made the usual way is the template; its row is copied by the database. Copies differ in id, name and time,
-and their ids sort like ids made in a row. Statements are counted as the server runs them, and PostgreSQL is asked whether
+One row made the usual way is the template; it is copied by the database. Copies differ in id, name and time, and their ids
+sort like ids made in a row. Statements are counted as the server runs them, and PostgreSQL is asked whether
 it would answer them by index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import event, text
-from sqlalchemy.engine import Engine
+from celery.canvas import Signature
+from sqlalchemy import Table, event, text
+from sqlalchemy.engine import Connection, Engine
 
-from celery_tm import TimeManagement
+from celery_tm import TimeManagement, defer
 from celery_tm.installation import Installation
-from celery_tm.store.tables import definition
+from celery_tm.store.tables import definition, job
 
 from .services import TASK
 
-CHANGED = "tm_definition, tm_occurrence, tm_job, tm_version, tm_audit, tm_lane"
-COPIED = {
-    "id": "left(one.id, 24) || lpad(to_hex(n), 12, '0')",
-    "name": "one.name || '-' || n",
-    "planned_until": "CAST(:planned_until AS timestamptz)",
-    "next_run_at": "CAST(:next_run_at AS timestamptz) + n * CAST(:apart AS interval)",
-}
+CHANGED = "tm_definition, tm_occurrence, tm_job, tm_version, tm_audit, tm_lane, tm_execution"
+NUMBERED_ID = "left(one.id, 24) || lpad(to_hex(n), 12, '0')"
+LATER = "CAST(:{} AS timestamptz) + n * CAST(:apart AS interval)"
+LONG_AGO, FAR_AHEAD = timedelta(days=-1), timedelta(days=30)
 
 
 def empty(app: Celery) -> None:
@@ -49,24 +47,58 @@ def add_many(
     **values: Any,
 ) -> None:
     """Add `count` definitions whose next instants begin at `next_run_at` and are `apart` from each other."""
-    TimeManagement(app).definitions.add(name=name, task=TASK, **values)
-    columns = [column.name for column in definition.c]
-    chosen = ", ".join(COPIED.get(column, f'one."{column}"') for column in columns)
-    copy = f"""
-        INSERT INTO tm_definition ({", ".join(f'"{column}"' for column in columns)})
-        SELECT {chosen} FROM tm_definition one, generate_series(1, :count) n WHERE one.name = :name
-    """
+    one = TimeManagement(app).definitions.add(name=name, task=TASK, **values)
+    copied = {
+        "id": NUMBERED_ID,
+        "name": "one.name || '-' || n",
+        "planned_until": "CAST(:planned_until AS timestamptz)",
+        "next_run_at": LATER.format("next_run_at"),
+    }
     times = {"planned_until": planned_until, "next_run_at": next_run_at, "apart": apart}
+    _copy(app, definition, one.id, count, copied, times)
+
+
+def add_jobs(app: Celery, count: int, signature: Signature, *, delay: timedelta, apart: timedelta = timedelta(0)) -> None:
+    """Add `count` jobs that are due after `delay` and `apart` from each other; a delay below zero makes them due."""
+    one = defer(signature, delay=FAR_AHEAD, app=app)
+    first = datetime.now(UTC) + delay
+    _copy(app, job, one.id, count, {"id": NUMBERED_ID, "run_at": LATER.format("run_at")}, {"run_at": first, "apart": apart})
+
+
+def _copy(app: Celery, table: Table, id: str, count: int, copied: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Replace one row by `count` copies of it."""
+    columns = [column.name for column in table.c]
+    chosen = ", ".join(copied.get(column, f'one."{column}"') for column in columns)
+    copy = f"""
+        INSERT INTO {table.name} ({", ".join(f'"{column}"' for column in columns)})
+        SELECT {chosen} FROM {table.name} one, generate_series(1, :count) n WHERE one.id = :id
+    """
     with engine_of(app).begin() as connection:
-        connection.execute(text(copy), {"count": count, "name": name, **times})
-        connection.execute(definition.delete().where(definition.c.name == name))
+        connection.execute(text(copy), {"count": count, "id": id, **values})
+        connection.execute(table.delete().where(table.c.id == id))
 
 
-def settle(app: Celery) -> None:
-    """Let PostgreSQL know what it has, as autovacuum would have by then, and have it written before anything is timed."""
-    with engine_of(app).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("VACUUM (ANALYZE) tm_definition"))
+def settle(app: Celery, table: str = "tm_definition") -> None:
+    """Have what was filled written before anything is timed, and PostgreSQL know about it."""
+    analyze(app, table)
+    with _alone(app) as connection:
         connection.execute(text("CHECKPOINT"))
+
+
+def analyze(app: Celery, table: str) -> None:
+    """Let PostgreSQL know what it has, as autovacuum would have by then."""
+    with _alone(app) as connection:
+        connection.execute(text(f"VACUUM (ANALYZE) {table}"))
+
+
+def _alone(app: Celery) -> Connection:
+    return engine_of(app).connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def forget_dispatched(app: Celery) -> None:
+    """Delete the jobs that were handed to the broker, and leave alone those that wait."""
+    with engine_of(app).begin() as connection:
+        connection.execute(text("DELETE FROM tm_job WHERE state <> 'pending'"))
 
 
 def engine_of(app: Celery) -> Engine:

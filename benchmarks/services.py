@@ -32,8 +32,8 @@ TASK = "bench"
 
 
 @contextmanager
-def own_database() -> Iterator[str]:
-    """Create a database with our tables, yield its URL, and drop it."""
+def own_database(*, tables: bool = True) -> Iterator[str]:
+    """Create a database, with our tables or for a peer's, yield its URL, and drop it."""
     url, name = _server(), f"{PREFIX}{uuid.uuid4().hex[:12]}"
     server = create_engine(url, isolation_level="AUTOCOMMIT")
     own = create_engine(url.set(database=name))
@@ -42,7 +42,8 @@ def own_database() -> Iterator[str]:
         _say(server, f"CREATE DATABASE {name} TEMPLATE template0")
         with own.connect():
             address = own.url.render_as_string(hide_password=False)
-            _upgrade(address)
+            if tables:
+                _upgrade(address)
             yield address
     finally:
         own.dispose()
@@ -78,11 +79,10 @@ def _upgrade(url: str) -> None:
 
 @contextmanager
 def own_broker() -> Iterator[dict[str, Any]]:
-    """Yield the settings of a broker with keys of our own: Redis, or memory where there is none."""
+    """Yield the settings of a broker with keys of our own, on Redis."""
     url, prefix = find("redis"), f"{PREFIX}{uuid.uuid4().hex[:12]}:"
     if url is None:
-        yield {"broker_url": "memory://"}
-        return
+        raise SystemExit(why_missing("redis"))
     try:
         yield {"broker_url": url, "broker_transport_options": {"global_keyprefix": prefix}}
     finally:
@@ -111,10 +111,15 @@ def plain_app(broker: dict[str, Any], base: type | None = None) -> Celery:
     app.conf.update(task_default_queue=queue, task_ignore_result=True, **broker)
 
     @app.task(name=TASK, shared=False, **({"base": base} if base else {}))
-    def bench() -> None:
+    def bench(number: int = 0) -> None:
         """Never runs: no worker is started."""
 
     return app
+
+
+def libpq_url(url: str) -> str:
+    """Return a database's URL as drivers other than SQLAlchemy's read it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def empty_queue(app: Celery) -> None:

@@ -19,7 +19,8 @@ from sqlalchemy import text
 from celery_tm import Scheduler, events
 
 from . import population
-from .harness import Figure, Say, Watch, in_child, interleave, memory
+from .figures import Figure, Size
+from .harness import Say, Watch, in_child, interleave, memory
 from .services import own_app, own_broker, own_database
 
 ON_TIME = 50
@@ -50,14 +51,14 @@ class Seen:
     grown: float  # MB at the peak, above what a beat holds that has ticked a while
 
 
-def run(*, quick: bool, say: Say) -> list[Figure]:
+def run(*, size: Size, say: Say) -> list[Figure]:
     """Measure both runs by turns."""
     say(f"tick: a minute job {BEHIND.days} days behind among {ON_TIME} that are on time")
     with ExitStack() as stack:
         broker = stack.enter_context(own_broker())
         url = stack.enter_context(own_database())
         variants = [partial(_note, name, broker, url) for name in ("alone", "behind")]
-        watch = interleave(variants, rounds=1 if quick else 3, seconds=60 if quick else 180)
+        watch = interleave(variants, rounds=size.pick(full=3, quick=1, tiny=1), seconds=120)
     mb: dict[str, Any] = {"unit": "MB", "scale": 1}
     plain: dict[str, Any] = {"unit": "", "scale": 1}
     seconds: dict[str, Any] = {"unit": "s", "scale": 1}

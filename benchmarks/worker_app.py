@@ -1,26 +1,40 @@
-"""The app that measured workers run: the same empty body as plain Celery, gated, transactional and in chunks."""
+"""The app that measured workers and beats run: the same bodies as plain Celery and as ours, in every way they can run."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
 
 import celery_tm
 
-TASKS = ("plain", "gated", "chunked", "transactional")
+from .processes import CONF
+
+OURS: dict[str, Any] = {"base": celery_tm.Task}
+TASKS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "plain, result kept": {"ignore_result": False},
+    "gated": OURS,
+    "gated, result kept": OURS | {"ignore_result": False},
+    "transactional": OURS | {"transactional": True},
+    "chunked": OURS | {"chunk": 100},
+}
+STAMPS: dict[str, dict[str, Any]] = {"plain stamp": {}, "gated stamp": OURS}
 
 
-def make_app(conf: dict[str, Any]) -> Celery:
-    """Return an app with an empty task of each kind."""
+def make_app(conf: Mapping[str, Any]) -> Celery:
+    """Return an app with an empty task of each kind, and two that note when they start."""
     app = Celery("bench", set_as_current=False)
     app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True, **conf)
-    app.task(name="plain", shared=False)(empty)
-    app.task(name="gated", shared=False, base=celery_tm.Task)(empty)
-    app.task(name="chunked", shared=False, base=celery_tm.Task, chunk=100)(empty)
-    app.task(name="transactional", shared=False, base=celery_tm.Task, transactional=True)(empty)
+    for name, options in TASKS.items():
+        app.task(name=name, shared=False, **options)(empty)
+    for name, options in STAMPS.items():
+        app.task(name=name, shared=False, **options)(stamp)
     return app
 
 
@@ -28,5 +42,12 @@ def empty() -> None:
     """Do nothing."""
 
 
-if "TM_BENCH_CONF" in os.environ:
-    app = make_app(json.loads(os.environ["TM_BENCH_CONF"]))
+def stamp(due: float, folder: str) -> None:
+    """Note how many seconds after its instant this body starts, in a file of this process."""
+    late = time.time() - due
+    with (Path(folder) / str(os.getpid())).open("a", encoding="ascii") as notes:
+        notes.write(f"{late}\n")
+
+
+if CONF in os.environ:
+    app = make_app(json.loads(os.environ[CONF]))
