@@ -67,6 +67,16 @@ class Transaction:
         if rows:
             self.dialect.insert_all_new(self.connection, table, rows, execution_options=self._options)
 
+    def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert many rows; where a unique index knows one already, the transaction fails."""
+        if rows:
+            self.dialect.insert_all(self.connection, table, rows, execution_options=self._options)
+
+    def update_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Change many rows, each found by its `id`."""
+        if rows:
+            self.dialect.update_all(self.connection, table, rows, execution_options=self._options)
+
     def insert_new(self, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert one row and say whether it is new; where a unique index knows it already, change nothing."""
         if self.dialect.gives_back_updates:

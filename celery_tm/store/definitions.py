@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import Row, select, update
 
 from ..domain.definition import COLUMNS, Definition
 from ..domain.dst import Fold, Gap
@@ -22,6 +22,9 @@ definition = tables.definition
 MOVED = (
     "planned_until", "planned_offset", "next_run_at", "last_run_at", "runs", "catching_up_from", "spaced_until",
 )  # fmt: skip
+
+
+NAMES = tuple(column.name for column in definition.columns)  # in the order in which a row has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +61,7 @@ def postpone(tx: Transaction, id: str, delay: timedelta) -> None:
 
 def advance(tx: Transaction, moved: Sequence[Definition]) -> None:
     """Move definitions forward past what was decided. The caller holds their locks."""
-    if not moved:
-        return
-    change = update(definition).where(definition.c.id == bindparam("the_id"))
-    change = change.values({name: bindparam(f"new_{name}") for name in MOVED})
-    tx.execute(change, [{"the_id": m.id, **{f"new_{name}": getattr(m, name) for name in MOVED}} for m in moved])
+    tx.update_all(definition, [{name: getattr(one, name) for name in ("id", *MOVED)} for one in moved])
 
 
 def add(tx: Transaction, value: Definition) -> bool:
@@ -165,8 +164,7 @@ def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str
 
 def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
     """Return a row as a value; `closed` is what the calendars it names say."""
-    mapping = row._mapping
-    values = {name: mapping[name] for name in COLUMNS}
+    values = dict(zip(NAMES, row, strict=True))
     values["gap"] = Gap(values["gap"])
     values["fold"] = Fold(values["fold"]) if values["fold"] else None
     values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])

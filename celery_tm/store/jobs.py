@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Update, and_, case, delete, func, insert, null, or_, select, update
+from sqlalchemy import Row, Update, and_, case, delete, func, null, or_, select, update
 
 from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
@@ -77,7 +77,7 @@ def insert_many(tx: Transaction, values: Sequence[Job]) -> set[str]:
         return set()
     rows = [columns_of(value) for value in values]
     if all(value.dedupe_key is None for value in values):
-        tx.execute(insert(job), rows)  # fresh ids, nothing to meet
+        tx.insert_all(job, rows)  # fresh ids, nothing to meet
         return {value.id for value in values}
     tx.execute(tx.dialect.insert_if_new(job), rows)
     ids = [value.id for value in values]
@@ -134,12 +134,14 @@ def select_jobs(
     return [read_job(row) for row in tx.execute(query)]
 
 
-def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
+def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since: datetime | None = None) -> list[Job]:
     """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased.
 
-    Jobs whose number is limited by a key are claimed by `store.lanes`.
+    Jobs whose number is limited by a key are claimed by `store.lanes`. With `since` no earlier ones are looked for.
     """
     due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
+    if since is not None:
+        due = due.where(job.c.run_at >= since)
     return _in_order(tx.update_returning(job, due, _claiming(tx, node, lease)))
 
 

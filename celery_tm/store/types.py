@@ -1,7 +1,7 @@
 """Column types that mean the same on every database.
 
-How a value is read is said by `result_processor`, not by `process_result_value`: that would be one more call for each value of
-each row, and reading rows is half of what claiming costs.
+How a value is read is said by `result_processor`, not by `process_result_value`: that would be one more call for each value
+of each row, and reading rows is half of what claiming costs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class Instant(TypeDecorator[datetime]):
         return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Reader:
-        return _read_aware if dialect.name == "postgresql" else _reading_naive(self.impl_instance.result_processor(dialect, coltype))
+        return (
+            _read_aware
+            if dialect.name == "postgresql"
+            else _reading_naive(self.impl_instance.result_processor(dialect, coltype))
+        )
 
 
 class Duration(TypeDecorator[timedelta]):

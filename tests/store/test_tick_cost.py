@@ -93,7 +93,7 @@ def test_the_agenda_and_what_is_due_are_found_by_index(tm: TimeManagement, app: 
     engine = tm.installation.database.engine
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("ANALYZE"))
-    asked = str(agenda._statement(None).compile(engine, compile_kwargs={"literal_binds": True}))
+    asked = str(agenda._statement(None, False).compile(engine, compile_kwargs={"literal_binds": True}))
     due = "SELECT id FROM tm_definition WHERE next_run_at <= now() ORDER BY next_run_at LIMIT 500 FOR UPDATE SKIP LOCKED"
     jobs = "SELECT id FROM tm_job WHERE state = 'pending' AND {} AND run_at <= now() ORDER BY run_at LIMIT 500"
     for question in (asked, due, jobs.format("slot IS NULL"), jobs.format("slot = 'open'")):
