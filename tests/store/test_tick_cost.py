@@ -154,7 +154,7 @@ def a_million(tm: TimeManagement, app: Celery, noon: MovableClock) -> int:
     """A million jobs of all kinds that wait, a few that are due, and many definitions, none due."""
     if tm.installation.database.dialect.name != "postgresql":
         pytest.skip("the plans of PostgreSQL are read")
-    [one] = defer_many([app.tasks["effect"].s(1)], delay="1d")
+    defer_many([app.tasks["effect"].s(1)], delay="1d")
     add(tm, name="template", schedule="0 0 1 1 *")
     with tm.installation.database.transaction() as tx:
         for table, changed, count in ((tables.job, COPIED_JOB, 1_000_000), (tables.definition, COPIED_DEFINITION, 50_000)):
