@@ -57,7 +57,7 @@ class Transaction:
         return now if isinstance(now, datetime) else self.execute(select(now)).scalar_one()
 
     def execute(
-        self, statement: Executable, parameters: Sequence[Mapping[str, Any]] | None = None
+        self, statement: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     ) -> CursorResult[*tuple[Any, ...]]:
         """Run one statement in the tables' schema."""
         return self.connection.execute(statement, parameters, execution_options=self._options)

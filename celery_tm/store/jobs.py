@@ -6,18 +6,20 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, Update, and_, case, delete, func, null, or_, select, update
+from sqlalchemy import Integer, Row, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
 from . import tables
 from .database import Transaction
-from .dialects import Moment, pairs
+from .dialects import Dialect, Moment, pairs
 from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
@@ -139,10 +141,26 @@ def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since
 
     Jobs whose number is limited by a key are claimed by `store.lanes`. With `since` no earlier ones are looked for.
     """
-    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
-    if since is not None:
-        due = due.where(job.c.run_at >= since)
-    return _in_order(tx.update_returning(job, due, _claiming(tx, node, lease)))
+    given = {"node": node, "room": limit, **({} if since is None else {"since": since})}
+    now = tx.now
+    if isinstance(now, datetime) or not tx.dialect.gives_back_updates:
+        due = _due(now, bounded=since is not None).params(given)
+        return _in_order(tx.update_returning(job, due, _claiming(now, tx.later, lease).values(claimed_by=node)))
+    return _in_order(tx.execute(_claim_due(tx.dialect, lease, since is not None), given).all())
+
+
+@lru_cache(maxsize=16)
+def _claim_due(dialect: Dialect, lease: timedelta, bounded: bool) -> ReturningUpdate[Any]:
+    """Return the statement that claims by the database's clock, made once: making it costs more than running it."""
+    due = dialect.locked(_due(dialect.now(), bounded=bounded))
+    change = _claiming(dialect.now(), dialect.later, lease).values(claimed_by=bindparam("node"))
+    return change.where(dialect.picked_by(job.c.id, due)).returning(job)
+
+
+def _due(now: Moment, *, bounded: bool) -> Select[Any]:
+    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= now)
+    due = due.where(job.c.run_at >= bindparam("since", type_=job.c.run_at.type)) if bounded else due
+    return due.order_by(job.c.run_at).limit(bindparam("room", type_=Integer))
 
 
 def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -> list[Job]:
@@ -150,15 +168,14 @@ def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -
     if not ids:
         return []
     chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
-    return _in_order(tx.update_returning(job, chosen, _claiming(tx, node, lease)))
+    return _in_order(tx.update_returning(job, chosen, _claiming(tx.now, tx.later, lease).values(claimed_by=node)))
 
 
-def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
+def _claiming(now: Moment, later: Callable[[timedelta], Moment], lease: timedelta) -> Update:
     return update(job).values(
         state=JobState.DISPATCHED,
-        claimed_by=node,
-        claimed_at=tx.now,
-        lease_until=_dispatch_lease(tx, lease),
+        claimed_at=now,
+        lease_until=_dispatch_lease(later, lease),
         dispatches=job.c.dispatches + 1,
     )
 
@@ -167,10 +184,10 @@ def _in_order(rows: Sequence[Row[Any]]) -> list[Job]:
     return sorted(map(read_job, rows), key=lambda taken: (taken.run_at, taken.id))
 
 
-def _dispatch_lease(tx: Transaction, lease: timedelta) -> Any:
+def _dispatch_lease(later: Callable[[timedelta], Moment], lease: timedelta) -> Any:
     """Return the end of the lease: twice as far with each dispatch, so that a slow queue is not flooded."""
-    steps = [(job.c.dispatches == n, tx.later(lease * 2**n)) for n in range(LONGEST_LEASE)]
-    return case(*steps, else_=tx.later(lease * 2**LONGEST_LEASE))
+    steps = [(job.c.dispatches == n, later(lease * 2**n)) for n in range(LONGEST_LEASE)]
+    return case(*steps, else_=later(lease * 2**LONGEST_LEASE))
 
 
 def release(tx: Transaction, claimed: Sequence[Job]) -> int:
