@@ -2,8 +2,8 @@
 
 PostgreSQL keeps the index entries of rows that are gone as long as any transaction is open that is older, and whoever looks
 for the first entry that lives walks over all of them, again and again. So when a look was slow, the next ones begin where
-that one found something. What turns up before that place (a message that the broker gave back, an attempt that is handed
-back) is found by the next whole look, at most `LONGEST` seconds later.
+that one found something, or half a minute ago if that is earlier. What turns up before that place (an attempt that is handed
+back, an instant that is caught up) is found by the next whole look, at most `LONGEST` seconds later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..store import agenda
 from ..store.agenda import Agenda
 from ..store.database import Database
 
-SLOW = 0.05  # seconds; a look at living rows takes a few thousandths
+SLOW = 0.1  # seconds; a look at living rows takes a few thousandths
 SHARE = 20  # whole looks that are slow take at most one twentieth of the time
 LONGEST = 10.0
 
@@ -42,7 +42,7 @@ class Outlook:
     def due_since(self) -> datetime | None:
         """Return the instant before which no due job needs to be looked for now; None: from the beginning."""
         bound = self._bound
-        return None if bound is None else min(bound.due_at or bound.now, bound.now)
+        return None if bound is None else bound.place_of("due_at")
 
     @property
     def _bound(self) -> Agenda | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from .tables import (
 
 # As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
 ONE: Any = literal_column("1")
+MARGIN = timedelta(seconds=30)  # what is committed, or planned, so long after its instant is still found in its place
 # Each instant of an agenda: the first of a column among the rows that an index is about.
 LOOKS: dict[str, tuple[ColumnElement[datetime], tuple[ColumnElement[bool], ...]]] = {
     "definition_at": (definition.c.next_run_at, (definition.c.next_run_at.is_not(None),)),
@@ -59,6 +60,10 @@ class Agenda:
         """Return when the next lease ends."""
         return _first(self.sent_until, self.run_until)
 
+    def place_of(self, name: str) -> datetime:
+        """Return the instant before which the next look need not begin: where this one found something."""
+        return min(getattr(self, name) or self.now, self.now - MARGIN)
+
     def is_due(self, at: datetime | None) -> bool:
         """Say whether an instant of this agenda has come."""
         return at is not None and at <= self.now
@@ -79,12 +84,12 @@ class Agenda:
 
 
 def look(tx: Transaction, *, since: Agenda | None = None) -> Agenda:
-    """Return what is next; with `since` only of what is not earlier than it was in that look, nor than that look."""
+    """Return what is next; with `since` only what lies behind the places where that look found something."""
     now = tx.now
     moved = now if isinstance(now, datetime) else None
     question = _statement(None if moved else tx.dialect, since is not None)
     if since is not None:
-        question = question.params({name: _first(getattr(since, name), since.now) for name in LOOKS})
+        question = question.params({name: since.place_of(name) for name in LOOKS})
     row = tx.execute(question).one()
     found = dict(zip(LOOKS, row, strict=False))
     return Agenda(now=moved or row[-1], **found)
