@@ -24,7 +24,8 @@ MOVED = (
 )  # fmt: skip
 
 
-NAMES = tuple(column.name for column in definition.columns)  # in the order in which a row has them
+FILL = {name: vars(Definition)[name].__set__ for name in (*COLUMNS, "closed")}
+SLOTS = [FILL[column.name] for column in definition.columns]  # in the order in which a row has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,13 +165,18 @@ def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str
 
 def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
     """Return a row as a value; `closed` is what the calendars it names say."""
-    values = dict(zip(NAMES, row, strict=True))
-    values["gap"] = Gap(values["gap"])
-    values["fold"] = Fold(values["fold"]) if values["fold"] else None
-    values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])
-    values["excluded"], values["calendars"] = tuple(values["excluded"] or ()), tuple(values["calendars"] or ())
-    values["options"] = values["options"] or {}
-    for name in values["calendars"]:
+    value = object.__new__(Definition)  # filled slot by slot, see `jobs.read_job`
+    for fill, given in zip(SLOTS, row, strict=True):
+        fill(value, given)
+    FILL["gap"](value, Gap(row.gap))
+    FILL["fold"](value, Fold(row.fold) if row.fold else None)
+    FILL["overlap"](value, Overlap(row.overlap))
+    FILL["recovery"](value, Recovery(row.recovery))
+    FILL["excluded"](value, tuple(row.excluded or ()))
+    FILL["calendars"](value, tuple(row.calendars or ()))
+    FILL["options"](value, row.options or {})
+    for name in value.calendars:
         if name not in closed:
             raise InvalidValue("calendars", f"the calendar {name!r} of {row.name!r} is gone", "set it again")
-    return Definition(**values, closed={name: closed[name] for name in values["calendars"]})
+    FILL["closed"](value, {name: closed[name] for name in value.calendars})
+    return value

@@ -150,7 +150,7 @@ class PostgreSQL(Dialect):
         connection.execute(_inserting(table, rows), **options)
 
     def update_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
-        given = _given(table, rows)
+        given = _given(table, list(rows[0]), rows)
         change = table.update().where(table.c.id == given.c.id)
         connection.execute(change.values({name: given.c[name] for name in rows[0] if name != "id"}), **options)
 
@@ -173,12 +173,14 @@ class PostgreSQL(Dialect):
 
 
 def _inserting(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:
-    return postgresql.insert(table).from_select(list(rows[0]), select(_given(table, rows)))
+    # Half of a job's columns are mostly empty: those that all rows leave so are not sent.
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    return postgresql.insert(table).from_select(names, select(_given(table, names, rows)))
 
 
-def _given(table: Table, rows: Sequence[Mapping[str, Any]]) -> TableValuedAlias:
+def _given(table: Table, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> TableValuedAlias:
     """Return rows as a table: one parameter for each column, however many rows there are."""
-    columns = [table.c[name] for name in rows[0]]
+    columns = [table.c[name] for name in names]
     lists = [literal([row[c.name] for row in rows], postgresql.ARRAY(c.type)) for c in columns]
     return func.unnest(*lists).table_valued(*(column(c.name, c.type) for c in columns)).render_derived(name="given")
 
