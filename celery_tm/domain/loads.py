@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from .job import Job
 
 MAX_CHUNK = 10_000
-SHAREABLE = frozenset(
-    {"headers", "root_id", "parent_id", "announced"}
-)  # of a job's options: read from its row, not from the message
+SHAREABLE = frozenset({"headers", "root_id", "parent_id"})  # of a job's options: read from its row, not from the message
 
 
 def in_loads(jobs: Sequence[Job], chunk_of: Callable[[str], int]) -> list[list[Job]]:

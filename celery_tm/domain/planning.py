@@ -164,25 +164,39 @@ def _moved_on(definition: Definition, decisions: Sequence[Decision], *, now: dat
     ran = [decision for decision in decisions if decision.runs]
     last = decisions[-1].scheduled_at if decisions else definition.planned_until
     # The clock may have been put back: what is decided stays decided.
-    planned_until = max(definition.planned_until, last)
-    after = replace(
+    planned_until, runs = max(definition.planned_until, last), definition.runs + len(ran)
+    is_spent = definition.max_runs is not None and runs >= definition.max_runs
+    goes_on = more_to_come and not is_spent
+    return replace(
         definition,
         planned_until=planned_until,
         # Where nothing was decided, the offset stays the one that was known when something was.
         planned_offset=definition.offset_at(planned_until) if decisions else definition.planned_offset,
-        runs=definition.runs + len(ran),
+        runs=runs,
         last_run_at=ran[-1].scheduled_at if ran else definition.last_run_at,
         spaced_until=max((decision.run_at for decision in ran if decision.run_at and decision.is_recovery),
                          default=definition.spaced_until),
+        catching_up_from=_missed_from(definition, decisions, goes_on=goes_on, is_spent=is_spent),
+        # One that has more to decide queues up behind those that became due meanwhile, so that it starves nobody.
+        next_run_at=now if goes_on else None if is_spent else _next_run(definition, planned_until if decisions else None),
     )  # fmt: skip
-    if not more_to_come or after.is_spent:
-        # A clock that was put back finds nothing to decide, and what no run stands for yet is not to be forgotten.
-        missed_from = None if decisions or after.is_spent else definition.catching_up_from
-        if _compresses(definition) and not after.is_spent:
-            missed_from = _not_covered_from(definition, decisions)  # its run was skipped: the next one covers it too
-        return replace(after, catching_up_from=missed_from, next_run_at=after.following)
-    # One that has more to decide queues up behind those that became due meanwhile, so that it starves nobody.
-    return replace(after, catching_up_from=_not_covered_from(definition, decisions), next_run_at=now)
+
+
+def _next_run(definition: Definition, decided_until: datetime | None) -> datetime | None:
+    """Return the instant that follows what was decided now, or before if that was nothing."""
+    if decided_until is None or definition.retired_at:
+        return definition.following
+    return definition.next_after(decided_until)
+
+
+def _missed_from(definition: Definition, decisions: Sequence[Decision], *, goes_on: bool, is_spent: bool) -> datetime | None:
+    """Return the first missed instant that no run stands for, where that is to be remembered."""
+    if is_spent:
+        return None
+    if goes_on or _compresses(definition):  # the run of one that compresses was skipped: the next one covers it too
+        return _not_covered_from(definition, decisions)
+    # A clock that was put back finds nothing to decide, and what no run stands for yet is not to be forgotten.
+    return None if decisions else definition.catching_up_from
 
 
 def _compresses(definition: Definition) -> bool:

@@ -194,7 +194,7 @@ def _taken(installation: Installation, request: Request, id: str, run_at: dateti
 
 def _publish(installation: Installation, outgoing: Sequence[Job]) -> None:
     """Publish after commit. Nothing here may raise: the rows are written, and beat is the safety net."""
-    published = publish(installation, outgoing, policy=ONE_MORE_TRY)
+    published = publish(installation, outgoing, policy=ONE_MORE_TRY, replies=True)
     try:
         hand_over(installation, published.sent)
         if published.refused:

@@ -18,9 +18,10 @@ from kombu.utils.objects import cached_property
 
 from ..domain.codec import encode
 from ..errors import InvalidValue
+from ..publisher import ANNOUNCED, HEADER
 
 OWN = frozenset({"task_id", "retries", "expires", "root_id"})  # columns of the row, or made anew
-OURS = frozenset({"tm", "tm_replaces", "tm_bounces"})  # headers that mean something for one delivery only
+OURS = frozenset({HEADER, ANNOUNCED, "tm_replaces", "tm_bounces"})  # headers that mean something for one delivery only
 OF_CELERY = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression", "priority"})
 OF_PUBLISHING = ("serializer", "compression", "delivery_mode")
 
@@ -81,6 +82,7 @@ def as_message(
 ) -> Message:
     """Return a call as plain values; `info` tells where its message went. Raise InvalidValue where it is not JSON."""
     options = options_of(request, info) | dict(publishing or {})
+    options["headers"] = {**options.get("headers", {}), ANNOUNCED: True}  # by Celery, when the call was made
     encode(options, field="options")
     return Message(
         args=encode(list(args), field="args"),
@@ -149,8 +151,8 @@ def injected_headers(
     try:
         encode(found, field="headers")
     except InvalidValue:  # somebody's object, of use only in this process
-        return {}
-    return found
+        return {ANNOUNCED: True}
+    return {**found, ANNOUNCED: True}
 
 
 def keep(app: Celery, send: Callable[[Any], Any]) -> tuple[Any, Message]:

@@ -1,4 +1,4 @@
-"""What a job's message says, as arguments of `Celery.send_task`: what its task says, what its call said, what its row says."""
+"""What a job's message says, as arguments of `Celery.send_task`: what its task, its call and its row say."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..domain.queues import resolve_queue
 from ..installation import Installation
 
 HEADER = "tm"
-ANNOUNCED = "announced"  # of a job's options: Celery's signals about its call were sent where it was made
+ANNOUNCED = "tm_announced"  # among the headers in a row, never in a message: Celery's signals were sent with the call
 HARD_LIMIT_GRACE = timedelta(seconds=10)  # between the soft limit, which a body may catch, and the hard one
 # Options of a message that `send_task` takes under other names than a message's headers carry them.
 RENAMED = {"callbacks": "link", "errbacks": "link_error"}
-OURS = frozenset({"retry", "retry_policy", "producer", "publisher", "connection", "router", "countdown", "eta", ANNOUNCED})
+OURS = frozenset({"retry", "retry_policy", "producer", "publisher", "connection", "router", "countdown", "eta"})
 
 
 class Contents:
@@ -63,12 +63,14 @@ class Contents:
         if job.timeout is not None:
             options["soft_time_limit"] = job.timeout.total_seconds()
             options["time_limit"] = (job.timeout + HARD_LIMIT_GRACE).total_seconds()
+        headers = {**(options.get("headers") or {}), HEADER: contract(job, queue)}
+        headers.pop(ANNOUNCED, None)
         return options | {
             "args": decode(job.args),
             "kwargs": decode(job.kwargs),
             "task_id": job.id,
             "retries": job.retries,
-            "headers": {**(options.get("headers") or {}), HEADER: contract(job, queue)},
+            "headers": headers,
             "add_to_parent": False,
         }
 
@@ -77,6 +79,11 @@ class Contents:
         if found is None:
             found = self._defaults[task] = self.installation.message_defaults(task)
         return found
+
+
+def is_announced(load: Sequence[Job]) -> bool:
+    """Say whether everybody was told of a message where its call was made; of one that jobs share, nobody was."""
+    return len(load) == 1 and ANNOUNCED in (load[0].options.get("headers") or ())
 
 
 def contract(job: Job, queue: str | None) -> Mapping[str, Any]:

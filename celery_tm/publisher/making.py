@@ -22,7 +22,7 @@ from .. import clock
 
 # What a message is made of, by the names that `create_task_message` knows; the other options say how it is published.
 OF_MESSAGES = ("group_id", "group_index", "retries", "chord", "time_limit", "soft_time_limit", "root_id", "parent_id",
-               "shadow", "chain", "ignore_result", "argsrepr", "kwargsrepr", "replaced_task_nesting")  # fmt: skip
+               "shadow", "chain", "ignore_result", "argsrepr", "kwargsrepr", "replaced_task_nesting", "origin")  # fmt: skip
 OF_THE_CALL = frozenset({*OF_MESSAGES, "task_id", "args", "kwargs", "headers", "expires", "link", "link_error", "reply_to",
                          "add_to_parent", "route_name", "result_cls", "task_type"})  # fmt: skip
 CELERYS_WAY = re.compile(r"""[\\"(]""")  # quotes and escapes, which Celery shows otherwise, and whatever is not plain
@@ -73,8 +73,7 @@ class Maker:
             errbacks=maybe_list(said.get("link_error")),
             reply_to=said.get("reply_to") or self._thread,
             create_sent_event=self.tells,
-            origin=self._origin,
-            **{"argsrepr": self._shown(args or (), self.amqp.argsrepr_maxsize),
+            **{"origin": self._origin, "argsrepr": self._shown(args or (), self.amqp.argsrepr_maxsize),
                "kwargsrepr": self._shown(kwargs or {}, self.amqp.kwargsrepr_maxsize), **call},
             **options,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from celery.signals import after_task_publish, before_task_publish, task_sent
 from ..domain.job import Job
 from ..installation import Installation
 from .bulk import Collected
-from .contents import ANNOUNCED, HEADER, Contents
+from .contents import HEADER, Contents, is_announced
 from .making import Made, Maker
 
 SIGNALS = (before_task_publish, after_task_publish, task_sent)
@@ -39,8 +39,7 @@ class Sender:
     def send(self, load: Sequence[Job], collected: Collected | None) -> None:
         """Send jobs that travel together, or have their message collected."""
         name, message = load[0].task, self.contents.of(load)
-        announced = len(load) == 1 and load[0].options.get(ANNOUNCED)
-        if self._celery_sends or (self._is_heard and not announced):
+        if self._celery_sends or (self._is_heard and not is_announced(load)):
             insisting = _Insisting(self.producer, message["headers"])
             self.app.send_task(name, producer=insisting, **self._retries, **message)
             return

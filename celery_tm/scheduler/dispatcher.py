@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 
 from .. import events
 from ..domain.execution import Failure, Outcome
@@ -32,12 +34,15 @@ class Dispatcher:
     def __init__(self, installation: Installation, node: str) -> None:
         self.installation = installation
         self.node = node
-        self._lanes_first = False
+        self._turns_first = False
 
-    def dispatch_due(self, *, limit: int | None = None) -> Dispatched:
-        """Claim and publish up to `limit` due jobs."""
+    def dispatch_due(self, *, limit: int | None = None, since: datetime | None = None, turns: bool = True) -> Dispatched:
+        """Claim and publish up to `limit` due jobs.
+
+        Who has looked at the agenda says what need not be looked for: jobs due before `since`, jobs that take turns.
+        """
         started = time.perf_counter()
-        claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch)
+        claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
         published = publish(self.installation, live) if live else None
         if published is None:
             return Dispatched(claimed=claimed, sent=0, full=full)
@@ -72,25 +77,18 @@ class Dispatcher:
 
     def claim(self, limit: int) -> tuple[int, Sequence[Job]]:
         """Take due jobs; return how many were taken, and those that are not too late to run."""
-        claimed, live, _ = self._claim(limit)
+        claimed, live, _ = self._claim(limit, None, True)
         return claimed, live
 
-    def _claim(self, limit: int) -> tuple[int, Sequence[Job], bool]:
-        lease, most = self.installation.settings.tm_dispatch_lease, self.installation.settings.tm_max_in_flight
+    def _claim(self, limit: int, since: datetime | None, turns: bool) -> tuple[int, Sequence[Job], bool]:
+        most = self.installation.settings.tm_max_in_flight
+        turns_first = turns and self._turns_first
 
         def work(tx: Transaction) -> tuple[int, Sequence[Job], bool]:
             room = limit if most is None else min(limit, lanes.room_left(tx, most))
             if room <= 0:
                 return 0, [], True
-            # Each kind first by turns, and never all of the room: neither waits for the other.
-            first, second = (lanes, jobs) if self._lanes_first else (jobs, lanes)
-            half = max(room // 2, 1)
-            claimed = first.claim_due(tx, node=self.node, lease=lease, limit=half)
-            wants_more = len(claimed) == half
-            if room > len(claimed):
-                claimed += second.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
-            if wants_more and room > len(claimed):
-                claimed += first.claim_due(tx, node=self.node, lease=lease, limit=room - len(claimed))
+            claimed = self._take(tx, room, since, turns=turns, turns_first=turns_first)
             late = {job.id for job in claimed if job.claimed_at and job.is_expired(job.claimed_at)}
             for job in claimed:
                 if job.id in late:
@@ -99,5 +97,22 @@ class Dispatcher:
             occurrences.queue(tx, [job.occurrence for job in live if job.occurrence])
             return len(claimed), live, False
 
-        self._lanes_first = not self._lanes_first
+        self._turns_first = not self._turns_first
         return self.installation.database.run(work)
+
+    def _take(self, tx: Transaction, room: int, since: datetime | None, *, turns: bool, turns_first: bool) -> list[Job]:
+        """Take jobs that need no slot, and those that take turns: each kind first by turns, and never all of the room."""
+        lease = self.installation.settings.tm_dispatch_lease
+        plain = partial(jobs.claim_due, tx, node=self.node, lease=lease, since=since)
+        if not turns:
+            return plain(limit=room)
+        in_turn = partial(lanes.claim_due, tx, node=self.node, lease=lease)
+        first, second = (in_turn, plain) if turns_first else (plain, in_turn)
+        half = max(room // 2, 1)
+        claimed = first(limit=half)
+        wants_more = len(claimed) == half
+        if room > len(claimed):
+            claimed += second(limit=room - len(claimed))
+        if wants_more and room > len(claimed):
+            claimed += first(limit=room - len(claimed))
+        return claimed

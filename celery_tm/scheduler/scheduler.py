@@ -18,9 +18,11 @@ from ..errors import TmError
 from ..installation import Installation, node_name
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
-from ..store import agenda, nodes
+from ..store import nodes
+from ..store.agenda import Agenda
 from .dispatcher import Dispatcher
 from .outage import Outages
+from .outlook import Outlook
 from .planner import Planner
 from .seeding import Seeder
 from .wakeup import Waiter, undisturbed, waiter_for
@@ -48,6 +50,7 @@ class Scheduler(CeleryScheduler):
         self.planner = Planner(self.installation)
         self.dispatcher = Dispatcher(self.installation, self.node)
         self.outages = Outages(self.app)
+        self.outlook = Outlook(self.installation.database)
         self.waiter: Waiter = waiter_for(self.installation.database)
         self.seeder = Seeder(self.installation)
         self.zones = ZoneWatch(self.installation)
@@ -80,14 +83,14 @@ class Scheduler(CeleryScheduler):
             self._be_seen()
             self.seeder.seed_once()
             self.zones.check_once()
-            ahead = self._look()
+            ahead = self.outlook.look()
             full = self._plan_and_dispatch(ahead, until)
             if ahead.is_due(ahead.lease_at):
                 self._sweep()
             if ahead.is_due(ahead.deadline_at):
                 self._reap()
             self.outages.over("database")
-            later = self._look() if ahead.seconds == 0 else ahead
+            later = self.outlook.look() if ahead.seconds == 0 else ahead
         except TmError as error:
             return self.outages.begun("database", str(error))
         wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
@@ -95,33 +98,31 @@ class Scheduler(CeleryScheduler):
             wait = BREATH  # there is no room for more, or somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
 
-    def _plan_and_dispatch(self, ahead: agenda.Agenda, until: float) -> bool:
+    def _plan_and_dispatch(self, ahead: Agenda, until: float) -> bool:
         """Plan and dispatch by turns, so that a long catch-up holds up nobody; say whether there is no room for more."""
         planning = ahead.is_due(ahead.definition_at)
         dispatching, full = planning or ahead.is_due(ahead.job_at), False
+        turns = planning or ahead.is_due(ahead.turn_at)
         while planning or dispatching:
             if planning:
                 planning = self.planner.plan_due().more
-            dispatching, full = self._dispatch()
+            dispatching, full = self._dispatch(turns=turns)
             dispatching = dispatching or planning
             if time.monotonic() >= until:
                 break
         return full
 
-    def _look(self) -> agenda.Agenda:
-        with self.installation.database.transaction(write=False) as tx:
-            return agenda.look(tx)
-
-    def _dispatch(self) -> tuple[bool, bool]:
-        """Dispatch a batch; say whether more is due, and whether there is no room for it.
+    def _dispatch(self, *, turns: bool) -> tuple[bool, bool]:
+        """Dispatch a batch, with or without jobs that take turns; say whether more is due, and whether there is no room.
 
         A broker that is away is left alone for a moment.
         """
         if self.outages.pause("broker"):
             return False, False
-        done = self.dispatcher.dispatch_due()
+        done = self.dispatcher.dispatch_due(since=self.outlook.due_since, turns=turns)
         if done.error:
             self.outages.begun("broker", done.error)
+            self.outlook.begin_anew()
         elif done.sent:
             self.outages.over("broker")
         return not done.error and done.claimed >= self.installation.settings.tm_claim_batch, done.full
@@ -131,6 +132,7 @@ class Scheduler(CeleryScheduler):
         swept = sweep(self.installation.database, default=self.installation.default_policy, limit=batch)
         if not len(swept):
             return
+        self.outlook.begin_anew()
         event = events.JobsSwept(redispatched=len(swept.redispatched), orphaned=len(swept.orphaned))
         events.emit(self.app, event, verbose=True)
         for job, failure, then in swept.orphaned:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, literal_column, select
+from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
 
 from .database import Transaction
 from .dialects import Dialect
@@ -27,6 +26,16 @@ from .tables import (
 
 # As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
 ONE: Any = literal_column("1")
+MARGIN = timedelta(seconds=30)  # what is committed, or planned, so long after its instant is still found in its place
+# Each instant of an agenda: the first of a column among the rows that an index is about.
+LOOKS: dict[str, tuple[ColumnElement[datetime], tuple[ColumnElement[bool], ...]]] = {
+    "definition_at": (definition.c.next_run_at, (definition.c.next_run_at.is_not(None),)),
+    "deadline_at": (occurrence.c.deadline_at, (IS_OCCURRING, occurrence.c.deadline_at.is_not(None))),
+    "due_at": (job.c.run_at, (IS_PENDING, NEEDS_NO_SLOT)),
+    "turn_at": (job.c.run_at, (IS_PENDING, MAY_TAKE_SLOT)),
+    "sent_until": (job.c.lease_until, (IS_LEASED, IS_DISPATCHED)),
+    "run_until": (job.c.lease_until, (IS_LEASED, IS_RUNNING)),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +43,26 @@ class Agenda:
     """The database's time, and when the next definition, job, lease and deadline want attention."""
 
     now: datetime
-    definition_at: datetime | None
-    job_at: datetime | None
-    lease_at: datetime | None
+    definition_at: datetime | None = None
     deadline_at: datetime | None = None
+    due_at: datetime | None = None  # the next job that needs no slot
+    turn_at: datetime | None = None  # the next job that may take one
+    sent_until: datetime | None = None  # the next end of a lease, of a job that is dispatched
+    run_until: datetime | None = None  # and of one that runs
+
+    @property
+    def job_at(self) -> datetime | None:
+        """Return when the next job is due."""
+        return _first(self.due_at, self.turn_at)
+
+    @property
+    def lease_at(self) -> datetime | None:
+        """Return when the next lease ends."""
+        return _first(self.sent_until, self.run_until)
+
+    def place_of(self, name: str) -> datetime:
+        """Return the instant before which the next look need not begin: where this one found something."""
+        return min(getattr(self, name) or self.now, self.now - MARGIN)
 
     def is_due(self, at: datetime | None) -> bool:
         """Say whether an instant of this agenda has come."""
@@ -50,47 +75,36 @@ class Agenda:
     @property
     def seconds(self) -> float | None:
         """Return the seconds until the next thing to do; None if there is none in sight."""
-        instants = [at for at in self._all if at is not None]
-        return max((min(instants) - self.now).total_seconds(), 0.0) if instants else None
+        first = _first(*self._all)
+        return None if first is None else max((first - self.now).total_seconds(), 0.0)
 
     @property
     def _all(self) -> tuple[datetime | None, ...]:
-        return self.definition_at, self.job_at, self.lease_at, self.deadline_at
+        return tuple(getattr(self, name) for name in LOOKS)
 
 
-def look(tx: Transaction) -> Agenda:
-    """Return what is next."""
+def look(tx: Transaction, *, since: Agenda | None = None) -> Agenda:
+    """Return what is next; with `since` only what lies behind the places where that look found something."""
     now = tx.now
-    if isinstance(now, datetime):
-        found = [now, *tx.execute(_statement(None)).one()]
-    else:
-        found = list(tx.execute(_statement(tx.dialect)).one())
-    now, definition_at, deadline_at, *rest = found
-    return Agenda(
-        now=now,
-        definition_at=definition_at,
-        job_at=_first(rest[:2]),
-        lease_at=_first(rest[2:]),
-        deadline_at=deadline_at,
-    )
+    moved = now if isinstance(now, datetime) else None
+    question = _statement(None if moved else tx.dialect, since is not None)
+    if since is not None:
+        question = question.params({name: since.place_of(name) for name in LOOKS})
+    row = tx.execute(question).one()
+    found = dict(zip(LOOKS, row, strict=False))
+    return Agenda(now=moved or row[-1], **found)
 
 
 @cache
-def _statement(dialect: Dialect | None) -> Select[Any]:
+def _statement(dialect: Dialect | None, bounded: bool) -> Select[Any]:
     """Return the question, made once: with the database's time unless time was moved."""
-    next_definition = select(definition.c.next_run_at).where(definition.c.next_run_at.is_not(None))
-    next_jobs = [select(job.c.run_at).where(IS_PENDING, slot) for slot in (NEEDS_NO_SLOT, MAY_TAKE_SLOT)]
-    ends = [select(job.c.lease_until).where(IS_LEASED, state) for state in (IS_DISPATCHED, IS_RUNNING)]
-    deadline = select(occurrence.c.deadline_at).where(IS_OCCURRING, occurrence.c.deadline_at.is_not(None))
-    columns: list[Any] = [
-        next_definition.order_by(definition.c.next_run_at).limit(ONE).scalar_subquery(),
-        deadline.order_by(occurrence.c.deadline_at).limit(ONE).scalar_subquery(),
-        *(due.order_by(job.c.run_at).limit(ONE).scalar_subquery() for due in next_jobs),
-        *(end.order_by(job.c.lease_until).limit(ONE).scalar_subquery() for end in ends),
-    ]
-    clock: list[Any] = [] if dialect is None else [dialect.now()]
-    return select(*clock, *columns)
+    looks = []
+    for name, (column, conditions) in LOOKS.items():
+        first = select(column).where(*conditions)
+        first = first.where(column >= bindparam(name, type_=column.type)) if bounded else first
+        looks.append(first.order_by(column).limit(ONE).scalar_subquery())
+    return select(*looks, *([] if dialect is None else [dialect.now()]))
 
 
-def _first(instants: Sequence[datetime | None]) -> datetime | None:
+def _first(*instants: datetime | None) -> datetime | None:
     return min((at for at in instants if at is not None), default=None)

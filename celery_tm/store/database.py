@@ -63,7 +63,7 @@ class Transaction:
         return now if isinstance(now, datetime) else self.execute(select(now)).scalar_one()
 
     def execute(
-        self, statement: Executable, parameters: Sequence[Mapping[str, Any]] | None = None
+        self, statement: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     ) -> CursorResult[*tuple[Any, ...]]:
         """Run one statement in the tables' schema."""
         return self.connection.execute(statement, parameters, execution_options=self._options)
@@ -86,6 +86,16 @@ class Transaction:
         """Insert many rows; where a unique index knows one already, it stays as it is."""
         if rows:
             self.dialect.insert_all_new(self.connection, table, rows, execution_options=self._options)
+
+    def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert many rows; where a unique index knows one already, the transaction fails."""
+        if rows:
+            self.dialect.insert_all(self.connection, table, rows, execution_options=self._options)
+
+    def update_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Change many rows, each found by its `id`."""
+        if rows:
+            self.dialect.update_all(self.connection, table, rows, execution_options=self._options)
 
     def insert_new(self, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert one row and say whether it is new; where a unique index knows it already, change nothing."""

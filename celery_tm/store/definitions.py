@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import Row, select, update
 
 from ..domain.definition import COLUMNS, Definition
 from ..domain.dst import Fold, Gap
@@ -22,6 +22,10 @@ definition = tables.definition
 MOVED = (
     "planned_until", "planned_offset", "next_run_at", "last_run_at", "runs", "catching_up_from", "spaced_until",
 )  # fmt: skip
+
+
+FILL = {name: vars(Definition)[name].__set__ for name in (*COLUMNS, "closed")}
+SLOTS = [FILL[column.name] for column in definition.columns]  # in the order in which a row has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +62,7 @@ def postpone(tx: Transaction, id: str, delay: timedelta) -> None:
 
 def advance(tx: Transaction, moved: Sequence[Definition]) -> None:
     """Move definitions forward past what was decided. The caller holds their locks."""
-    if not moved:
-        return
-    change = update(definition).where(definition.c.id == bindparam("the_id"))
-    change = change.values({name: bindparam(f"new_{name}") for name in MOVED})
-    tx.execute(change, [{"the_id": m.id, **{f"new_{name}": getattr(m, name) for name in MOVED}} for m in moved])
+    tx.update_all(definition, [{name: getattr(one, name) for name in ("id", *MOVED)} for one in moved])
 
 
 def add(tx: Transaction, value: Definition) -> bool:
@@ -165,14 +165,18 @@ def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str
 
 def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
     """Return a row as a value; `closed` is what the calendars it names say."""
-    mapping = row._mapping
-    values = {name: mapping[name] for name in COLUMNS}
-    values["gap"] = Gap(values["gap"])
-    values["fold"] = Fold(values["fold"]) if values["fold"] else None
-    values["overlap"], values["recovery"] = Overlap(values["overlap"]), Recovery(values["recovery"])
-    values["excluded"], values["calendars"] = tuple(values["excluded"] or ()), tuple(values["calendars"] or ())
-    values["options"] = values["options"] or {}
-    for name in values["calendars"]:
+    value = object.__new__(Definition)  # filled slot by slot, see `jobs.read_job`
+    for fill, given in zip(SLOTS, row, strict=True):
+        fill(value, given)
+    FILL["gap"](value, Gap(row.gap))
+    FILL["fold"](value, Fold(row.fold) if row.fold else None)
+    FILL["overlap"](value, Overlap(row.overlap))
+    FILL["recovery"](value, Recovery(row.recovery))
+    FILL["excluded"](value, tuple(row.excluded or ()))
+    FILL["calendars"](value, tuple(row.calendars or ()))
+    FILL["options"](value, row.options or {})
+    for name in value.calendars:
         if name not in closed:
             raise InvalidValue("calendars", f"the calendar {name!r} of {row.name!r} is gone", "set it again")
-    return Definition(**values, closed={name: closed[name] for name in values["calendars"]})
+    FILL["closed"](value, {name: closed[name] for name in value.calendars})
+    return value

@@ -13,7 +13,9 @@ from sqlalchemy import (
     Select,
     String,
     Table,
+    TableValuedAlias,
     any_,
+    bindparam,
     column,
     func,
     literal,
@@ -83,6 +85,17 @@ class Dialect(ABC):
     ) -> None:
         """Insert many rows at once; those that are there already stay as they are."""
         connection.execute(self.insert_if_new(table), rows, **options)
+
+    def insert_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
+        """Insert many rows at once; one that is there already is an error."""
+        connection.execute(table.insert(), rows, **options)
+
+    def update_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
+        """Change many rows at once, each found by its `id`."""
+        change = table.update().where(table.c.id == bindparam("the_id"))
+        change = change.values({name: bindparam(f"new_{name}") for name in rows[0] if name != "id"})
+        named = [{"the_id" if name == "id" else f"new_{name}": row[name] for name in row} for row in rows]
+        connection.execute(change, named, **options)
 
     def locked(self, query: Select[Any]) -> Select[Any]:
         """Return the SELECT such that its rows are this transaction's, and rows of others are passed over."""
@@ -154,11 +167,16 @@ class PostgreSQL(Dialect):
     def insert_all_new(
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
     ) -> None:
-        columns = [table.c[name] for name in rows[0]]
-        lists = [literal([row[c.name] for row in rows], postgresql.ARRAY(c.type)) for c in columns]
-        given = func.unnest(*lists).table_valued(*(column(c.name, c.type) for c in columns)).render_derived(name="given")
-        insert = postgresql.insert(table).from_select([c.name for c in columns], select(given))
-        connection.execute(insert.on_conflict_do_nothing(), **options)
+        insert = _inserting(table, rows).on_conflict_do_nothing()
+        connection.execute(insert, **options)
+
+    def insert_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
+        connection.execute(_inserting(table, rows), **options)
+
+    def update_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
+        given = _given(table, list(rows[0]), rows)
+        change = table.update().where(table.c.id == given.c.id)
+        connection.execute(change.values({name: given.c[name] for name in rows[0] if name != "id"}), **options)
 
     def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
         insert = postgresql.insert(table).values(**values)
@@ -176,6 +194,19 @@ class PostgreSQL(Dialect):
 
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+def _inserting(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:
+    # Half of a job's columns are mostly empty: those that all rows leave so are not sent.
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    return postgresql.insert(table).from_select(names, select(_given(table, names, rows)))
+
+
+def _given(table: Table, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> TableValuedAlias:
+    """Return rows as a table: one parameter for each column, however many rows there are."""
+    columns = [table.c[name] for name in names]
+    lists = [literal([row[c.name] for row in rows], postgresql.ARRAY(c.type)) for c in columns]
+    return func.unnest(*lists).table_valued(*(column(c.name, c.type) for c in columns)).render_derived(name="given")
 
 
 class MySQL(Dialect):

@@ -6,17 +6,20 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Update, and_, case, delete, func, null, or_, select, update
+from sqlalchemy import Integer, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from ..domain.job import Job, JobState, Slot, Source
 from ..domain.retry import TryAgain
 from . import insertion, tables
 from .database import Transaction
+from .dialects import Dialect, Moment
 from .given import ByPairs
 from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
@@ -99,13 +102,32 @@ def select_jobs(
     return [read_job(row) for row in tx.execute(query)]
 
 
-def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
+def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since: datetime | None = None) -> list[Job]:
     """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased.
 
-    Jobs whose number is limited by a key are claimed by `store.lanes`.
+    Jobs whose number is limited by a key are claimed by `store.lanes`. With `since` no earlier ones are looked for.
     """
-    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at).limit(limit)
-    return in_order(map(read_job, tx.update_returning(job, due, _claiming(tx, node, lease))))
+    given = {"node": node, "room": limit, **({} if since is None else {"since": since})}
+    now = tx.now
+    if isinstance(now, datetime) or not tx.dialect.gives_back_updates:
+        due = _due(now, bounded=since is not None).params(given)
+        change = _claiming(now, tx.later, lease).values(claimed_by=node)
+        return in_order(map(read_job, tx.update_returning(job, due, change)))
+    return in_order(map(read_job, tx.execute(_claim_due(tx.dialect, lease, since is not None), given)))
+
+
+@lru_cache(maxsize=16)
+def _claim_due(dialect: Dialect, lease: timedelta, bounded: bool) -> ReturningUpdate[Any]:
+    """Return the statement that claims by the database's clock, made once: making it costs more than running it."""
+    due = dialect.locked(_due(dialect.now(), bounded=bounded))
+    change = _claiming(dialect.now(), dialect.later, lease).values(claimed_by=bindparam("node"))
+    return change.where(dialect.picked_by(job.c.id, due)).returning(job)
+
+
+def _due(now: Moment, *, bounded: bool) -> Select[Any]:
+    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= now)
+    due = due.where(job.c.run_at >= bindparam("since", type_=job.c.run_at.type)) if bounded else due
+    return due.order_by(job.c.run_at).limit(bindparam("room", type_=Integer))
 
 
 def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -> list[Job]:
@@ -113,15 +135,15 @@ def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -
     if not ids:
         return []
     chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
-    return in_order(map(read_job, tx.update_returning(job, chosen, _claiming(tx, node, lease))))
+    change = _claiming(tx.now, tx.later, lease).values(claimed_by=node)
+    return in_order(map(read_job, tx.update_returning(job, chosen, change)))
 
 
-def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
+def _claiming(now: Moment, later: Callable[[timedelta], Moment], lease: timedelta) -> Update:
     return update(job).values(
         state=JobState.DISPATCHED,
-        claimed_by=node,
-        claimed_at=tx.now,
-        lease_until=_dispatch_lease(tx, lease),
+        claimed_at=now,
+        lease_until=_dispatch_lease(later, lease),
         dispatches=job.c.dispatches + 1,
     )
 
@@ -131,10 +153,10 @@ def in_order(taken: Iterable[Job]) -> list[Job]:
     return sorted(taken, key=lambda one: (one.run_at, one.id))
 
 
-def _dispatch_lease(tx: Transaction, lease: timedelta) -> Any:
+def _dispatch_lease(later: Callable[[timedelta], Moment], lease: timedelta) -> Any:
     """Return the end of the lease: twice as far with each dispatch, so that a slow queue is not flooded."""
-    steps = [(job.c.dispatches == n, tx.later(lease * 2**n)) for n in range(LONGEST_LEASE)]
-    return case(*steps, else_=tx.later(lease * 2**LONGEST_LEASE))
+    steps = [(job.c.dispatches == n, later(lease * 2**n)) for n in range(LONGEST_LEASE)]
+    return case(*steps, else_=later(lease * 2**LONGEST_LEASE))
 
 
 def release(tx: Transaction, claimed: Sequence[Job]) -> int:

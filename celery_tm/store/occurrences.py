@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, case, delete, func, insert, select, union_all, update
+from sqlalchemy import Row, case, delete, func, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Active
@@ -25,15 +25,14 @@ def known(tx: Transaction, ids: Sequence[str]) -> set[str]:
     found: set[str] = set()
     decided = occurrence.c.decided_at.is_not(None)
     for start in range(0, len(ids), 1000):
-        chosen = select(occurrence.c.id).where(occurrence.c.id.in_(ids[start : start + 1000]), decided)
+        chosen = select(occurrence.c.id).where(tx.dialect.among(occurrence.c.id, ids[start : start + 1000]), decided)
         found.update(tx.execute(chosen).scalars())
     return found
 
 
 def insert_many(tx: Transaction, rows: Sequence[Occurrence]) -> None:
     """Write decisions about instants; one that is decided already makes the whole transaction fail."""
-    if rows:
-        tx.execute(insert(occurrence), [{name: getattr(row, name) for name in COLUMNS} for row in rows])
+    tx.insert_all(occurrence, [{name: getattr(row, name) for name in COLUMNS} for row in rows])
 
 
 def count_active(tx: Transaction, definitions: Sequence[str]) -> dict[str, Active]:
@@ -41,7 +40,8 @@ def count_active(tx: Transaction, definitions: Sequence[str]) -> dict[str, Activ
     if not definitions:
         return {}
     regular = func.sum(case((occurrence.c.is_recovery.is_(True), 0), else_=1))
-    query = select(occurrence.c.definition, func.count(), regular).where(IS_ACTIVE, occurrence.c.definition.in_(definitions))
+    query = select(occurrence.c.definition, func.count(), regular)
+    query = query.where(IS_ACTIVE, tx.dialect.among(occurrence.c.definition, definitions))
     return {row[0]: Active(row[1], int(row[2])) for row in tx.execute(query.group_by(occurrence.c.definition))}
 
 
@@ -68,7 +68,8 @@ def queue(tx: Transaction, ids: Sequence[str]) -> None:
     if ids:
         # Written so that it fits no partial index: by its key a row is found at once, however much is owed.
         pending = func.coalesce(occurrence.c.state, "") == OccurrenceState.PENDING
-        tx.execute(update(occurrence).where(occurrence.c.id.in_(ids), pending).values(state=OccurrenceState.QUEUED))
+        chosen = tx.dialect.among(occurrence.c.id, ids)
+        tx.execute(update(occurrence).where(chosen, pending).values(state=OccurrenceState.QUEUED))
 
 
 def start(tx: Transaction, id: str, *, deadline: Moment) -> None:

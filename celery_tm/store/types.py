@@ -1,7 +1,7 @@
 """Column types that mean the same on every database.
 
-How a value is read is said by `result_processor`, not by `process_result_value`: that would be one more call for each value of
-each row, and reading rows is half of what claiming costs.
+How a value is read is said by `result_processor`, not by `process_result_value`: that would be one more call for each value
+of each row, and reading rows is half of what claiming costs.
 """
 
 from __future__ import annotations

@@ -127,7 +127,9 @@ def test_leases_are_renewed_by_one_statement_for_all(tm: TimeManagement, spent: 
     assert spent.round_trips <= 3  # BEGIN, the statement, COMMIT
 
 
-def test_a_connection_is_asked_whether_it_lives_only_after_a_pause(tm: TimeManagement, spent: Spent, monkeypatch: Any) -> None:
+def test_a_connection_is_asked_whether_it_lives_only_after_a_pause(
+    tm: TimeManagement, spent: Spent, monkeypatch: Any
+) -> None:
     ids = defer_many([(tm.app.tasks["effect"].s(n), {"delay": 0.001}) for n in range(3)])
     claim(tm)
     admit(tm, ids[0].id)

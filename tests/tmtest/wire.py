@@ -67,7 +67,10 @@ def relayed(url: str) -> Iterator[tuple[str, Spent]]:
     threading.Thread(target=accept, daemon=True).start()
     port = listener.getsockname()[1]
     try:
-        yield target.set(host="127.0.0.1", port=port).update_query_dict({"sslmode": "disable"}).render_as_string(False), spent
+        yield (
+            target.set(host="127.0.0.1", port=port).update_query_dict({"sslmode": "disable"}).render_as_string(False),
+            spent,
+        )
     finally:
         for one in open_ones:
             with suppress(OSError):
