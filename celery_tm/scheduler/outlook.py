@@ -15,7 +15,7 @@ from ..store import agenda
 from ..store.agenda import Agenda
 from ..store.database import Database
 
-SLOW = 0.1  # seconds; a look at living rows takes a few thousandths
+SLOW = 0.03  # seconds; a look at living rows takes a few thousandths
 SHARE = 20  # whole looks that are slow take at most one twentieth of the time
 LONGEST = 10.0
 
