@@ -31,8 +31,7 @@ class Outlook:
     def look(self) -> Agenda:
         """Return what is next."""
         since, started = self._bound, time.monotonic()
-        with self._database.transaction(write=False) as tx:
-            self._seen = agenda.look(tx, since=since)
+        self._seen = self._database.run(lambda tx: agenda.look(tx, since=since), alone=True)
         took = time.monotonic() - started
         if since is None and took > SLOW:
             self._whole_again_at = time.monotonic() + min(took * SHARE, LONGEST)

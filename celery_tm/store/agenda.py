@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
+from sqlalchemy import ColumnElement, Executable, bindparam, literal, literal_column, select
 
+from .clocks import Clock
 from .database import Transaction
 from .dialects import Dialect
+from .prepared import Prepared
 from .tables import (
     IS_DISPATCHED,
     IS_LEASED,
@@ -23,6 +25,7 @@ from .tables import (
     job,
     occurrence,
 )
+from .types import Instant
 
 # As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
 ONE: Any = literal_column("1")
@@ -85,25 +88,26 @@ class Agenda:
 
 def look(tx: Transaction, *, since: Agenda | None = None) -> Agenda:
     """Return what is next; with `since` only what lies behind the places where that look found something."""
-    now = tx.now
-    moved = now if isinstance(now, datetime) else None
-    question = _statement(None if moved else tx.dialect, since is not None)
-    if since is not None:
-        question = question.params({name: since.place_of(name) for name in LOOKS})
-    row = tx.execute(question).one()
-    found = dict(zip(LOOKS, row, strict=False))
-    return Agenda(now=moved or row[-1], **found)
+    bounds = {} if since is None else {name: since.place_of(name) for name in LOOKS}
+    given = tx.now if isinstance(tx.now, datetime) else None
+    (row,) = tx.run(_question(bounded=since is not None, timed=given is None), **bounds)
+    return Agenda(now=given or row[-1], **dict(zip(LOOKS, row, strict=False)))
 
 
 @cache
-def _statement(dialect: Dialect | None, bounded: bool) -> Select[Any]:
-    """Return the question, made once: with the database's time unless time was moved."""
-    looks = []
-    for name, (column, conditions) in LOOKS.items():
-        first = select(column).where(*conditions)
-        first = first.where(column >= bindparam(name, type_=column.type)) if bounded else first
-        looks.append(first.order_by(column).limit(ONE).scalar_subquery())
-    return select(*looks, *([] if dialect is None else [dialect.now()]))
+def _question(*, bounded: bool, timed: bool) -> Prepared:
+    """Return the question; `timed` asks for the database's time as well."""
+
+    def build(_: Dialect, clock: Clock) -> Executable:
+        looks = []
+        for name, (column, conditions) in LOOKS.items():
+            first = select(column).where(*conditions)
+            first = first.where(column >= bindparam(name, type_=column.type)) if bounded else first
+            looks.append(first.order_by(column).limit(ONE).scalar_subquery())
+        return select(*looks, *([clock.now] if timed else []))
+
+    columns = [column for column, _ in LOOKS.values()]
+    return Prepared(build, returns=[*columns, literal(None, Instant)] if timed else columns)
 
 
 def _first(*instants: datetime | None) -> datetime | None:

@@ -134,6 +134,7 @@ def test_dead_rows_at_the_head_of_an_index_are_walked_over_once(
 ) -> None:
     """A look that was slow is followed by ones that begin where it found something, and some time later by a whole one."""
     monkeypatch.setattr(outlook, "SLOW", -1.0)
+    monkeypatch.setattr(outlook, "SHARE", 10**9)  # however short this look is, the next whole one is far off
     seen = outlook.Outlook(tm.installation.database)
     [late] = defer_many([app.tasks["effect"].s(1)], delay="1h")
     noon.forward("2h")
