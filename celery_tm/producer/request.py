@@ -111,6 +111,13 @@ class Reader:
         self._is_heard = is_heard(self._app)
         self._kinds: dict[str, Kind] = {}
 
+    def refuse_foreign(self, what: Any) -> None:
+        """Raise if a call is for another app, unless `app=` says for which they all are."""
+        if self._common.get("app") is not None or getattr(what, "_app", None) is self._app:
+            return  # a signature knows it by that name; asked for as `what.app`, the answer takes longer than all the rest
+        if installation_for(what, None) is not self.installation:
+            raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
+
     def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
         """Check one call and return what is to be written; nothing is written yet."""
         if own and (not own.keys() <= EACH or None in own.values()):
@@ -212,12 +219,14 @@ def _signature(app: Celery, what: Any, options: Mapping[str, Any]) -> Signature:
     args, kwargs = options.get("args"), options.get("kwargs")
     if isinstance(what, str):
         return Signature(what, args=_list(args), kwargs=_dict(kwargs), app=app)
-    if isinstance(what, Mapping) and "task" in what:  # a signature, maybe one that went through JSON
+    is_signature = isinstance(what, Signature)
+    if is_signature or (isinstance(what, Mapping) and "task" in what):  # maybe one that went through JSON
         if args is not None or kwargs is not None:
             raise InvalidValue("args", "the signature has its arguments already", "pass them in one place")
-        signature = what if isinstance(what, Signature) else Signature.from_dict(dict(what), app=app)
-        if str(signature.task).startswith("celery."):
-            raise InvalidValue("task", f"a {signature.task.removeprefix('celery.')} is several tasks", _CANVAS_HINT)
+        signature = what if is_signature else Signature.from_dict(dict(what), app=app)
+        name = str(signature.get("task"))
+        if name.startswith("celery."):
+            raise InvalidValue("task", f"a {name.removeprefix('celery.')} is several tasks", _CANVAS_HINT)
         return signature
     if hasattr(what, "signature") and hasattr(what, "name"):
         return what.signature(_list(args), _dict(kwargs), app=app)
