@@ -135,9 +135,7 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
     if not wanted:
         return [_handle(installation, request, written.run_at(request.draft)) for request in requests]
     done = keys.find_all_kept(tx, wanted)  # after the insert, as for one
-    jobs.remove_all_waiting(
-        tx, [(one["id"], one["attempt"]) for one in drafts if _pair(one) in done and written.is_new(one)]
-    )
+    _take_back(tx, [draft for draft in drafts if _pair(draft) in done and written.is_new(draft)])
     met = {_pair(one) for one in drafts if not written.is_new(one)} - done.keys()
     owed = jobs.find_by_keys(tx, sorted(met))
     handles = []

@@ -121,7 +121,7 @@ class Reader:
     def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
         """Check one call and return what is to be written; nothing is written yet."""
         if own and (not own.keys() <= EACH or None in own.values()):
-            return Reader(self.installation, {**self._common, **own}).read(what)
+            return Reader(self.installation, {**self._common, **own}, next_id=self._next_id).read(what)
         options = {**self._common, **own} if own else self._common
         signature = _signature(self._app, what, options)
         kind = self._kind(signature.get("task"))
