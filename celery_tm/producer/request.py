@@ -58,11 +58,11 @@ class Request(NamedTuple):
     names_id: bool = False  # the caller chose the id, so it may be taken
 
     @classmethod
-    def of(cls, job: Job, *, delay: timedelta | None) -> Request:
-        """Return the request for a Celery call, whose id may be taken: due after `delay`, or else at its `run_at`."""
+    def of(cls, job: Job, *, delay: timedelta | None, names_id: bool = True) -> Request:
+        """Return the request for a Celery call: due after `delay`, or else at its `run_at`."""
         columns = {name: value for name, value in columns_of(job).items() if value not in (None, NEW.get(name))}
         when = {"run_at": job.run_at} if delay is None else {"run_at": None, "delay": delay}
-        return cls(columns | when | {"created_at": None}, job.created_at, names_id=True)
+        return cls(columns | when | {"created_at": None}, job.created_at, names_id=names_id)
 
     @property
     def is_immediate(self) -> bool:

@@ -54,6 +54,15 @@ def test_so_is_one_that_is_published_at_once(listen, app: Celery) -> None:
     assert listen(lambda: defer(app.tasks["effect"].s(1))) == Talk(1, 1, 1)
 
 
+def test_so_is_a_call_far_ahead(listen, app: Celery) -> None:
+    assert listen(lambda: app.tasks["effect"].apply_async((1,), countdown=900)) == Talk(1, 1, 1)
+
+
+def test_a_call_whose_id_was_chosen_asks_whether_it_ran(listen, app: Celery) -> None:
+    talk = listen(lambda: app.tasks["effect"].apply_async((1,), countdown=900, task_id=fresh_key()))
+    assert (talk.statements - BEGIN_AND_COMMIT, talk.commits) == (2, 1)
+
+
 def test_a_defer_that_beat_is_woken_for_says_so_in_its_transaction(listen, app: Celery) -> None:
     assert listen(lambda: defer(app.tasks["effect"].s(1), delay=0.5)).commits == 1
 
@@ -65,6 +74,11 @@ def test_a_defer_with_a_key_writes_and_asks_in_one_transaction(listen, app: Cele
 
 def test_thousands_of_jobs_cost_what_one_costs(listen, app: Celery) -> None:
     assert listen(lambda: defer_many([app.tasks["effect"].s(n) for n in range(MANY)], delay="15m")) == Talk(1, 1, 1)
+
+
+def test_many_jobs_without_keys_have_nothing_to_replace(listen, app: Celery) -> None:
+    items = [app.tasks["effect"].s(n) for n in range(3)]
+    assert listen(lambda: defer_many(items, delay="15m", on_duplicate="replace")) == Talk(1, 1, 1)
 
 
 def test_thousands_of_jobs_with_keys_are_written_by_one_statement_and_asked_for_by_another(listen, app: Celery) -> None:
