@@ -135,7 +135,7 @@ class Reader:
             draft["args"] = encode(list(args), field="args")
         if kwargs:
             draft["kwargs"] = encode(dict(kwargs), field="kwargs")
-        if said or not own.keys() <= BY_CALL:
+        if said or (own and not own.keys() <= BY_CALL):
             draft |= self._own_columns(own, said, options)
         key = options.get("key")
         if key is None and kind.key is not None:
