@@ -133,13 +133,18 @@ class Job:
     @property
     def status(self) -> Status:
         """Return what a caller is told about a job that is still owed."""
-        if self.state is JobState.RUNNING:
-            return Status.RUNNING
-        return Status.RETRY_SCHEDULED if self.attempt > self.tries_from else Status.SCHEDULED
+        return status_of(self.state, attempt=self.attempt, tries_from=self.tries_from)
 
     def is_expired(self, now: datetime) -> bool:
         """Say whether it is too late to start this job."""
         return self.expires_at is not None and self.expires_at <= now
+
+
+def status_of(state: JobState, *, attempt: int, tries_from: int) -> Status:
+    """Return what a caller is told about a job that is still owed."""
+    if state is JobState.RUNNING:
+        return Status.RUNNING
+    return Status.RETRY_SCHEDULED if attempt > tries_from else Status.SCHEDULED
 
 
 def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str:

@@ -15,6 +15,7 @@ from celery.canvas import Signature
 from ..domain.ids import new_ids
 from ..errors import InvalidValue
 from ..installation import Installation
+from .bulk import uncollected
 from .cancelling import cancel
 from .eager import run_eagerly
 from .handle import JobHandle
@@ -38,21 +39,24 @@ def defer(what: Signature | str | Any, /, **options: Any) -> JobHandle:
 
 def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
     """Create many jobs in one statement: signatures, or pairs of a signature and its own options. Order is kept."""
-    requests: list[Request] = []
-    reader: Reader | None = None
-    for item in items:
-        what, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping) else (item, NOTHING)
-        if "session" in own or "app" in own:
-            raise InvalidValue(
-                "session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself"
-            )
-        found = installation_for(what, common.get("app"))
-        if reader is None:
-            reader = Reader(found, common, next_id=new_ids().__next__)
-        elif found is not reader.installation:
-            raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
-        requests.append(reader.read(what, own))
-    return [] if reader is None else _write(reader.installation, requests, common.get("session"))
+    with uncollected():
+        requests: list[Request] = []
+        reader: Reader | None = None
+        for item in items:
+            what, own = item if _is_pair(item) else (item, NOTHING)
+            if "session" in own or "app" in own:
+                raise InvalidValue(
+                    "session", "one transaction holds all the jobs", "pass session= and app= to defer_many itself"
+                )
+            if reader is None:
+                reader = Reader(installation_for(what, common.get("app")), common, next_id=new_ids().__next__)
+            reader.refuse_foreign(what)
+            requests.append(reader.read(what, own))
+        return [] if reader is None else _write(reader.installation, requests, common.get("session"))
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping)
 
 
 def _write(installation: Installation, requests: list[Request], session: Any) -> list[JobHandle]:

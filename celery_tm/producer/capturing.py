@@ -45,8 +45,13 @@ def instant_of(app: Any, value: Any) -> datetime | None:
         return None
 
 
-def capture(task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs: Any, wait: timedelta) -> Any:
-    """Write a call's row and return the result that the caller asked for; None where it cannot be kept as JSON."""
+def capture(
+    task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs: Any, wait: timedelta, names_id: bool = True
+) -> Any:
+    """Write a call's row and return the result that the caller asked for; None where it cannot be kept as JSON.
+
+    `names_id`: somebody may know the id already.
+    """
     installation = Installation.of(task.app)
     now = clock.now()
     try:
@@ -55,7 +60,8 @@ def capture(task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs
     except InvalidValue as error:
         logger.warning("%s[%s] goes to the broker as plain Celery sends it: %s", task.name, id, error)
         return None
-    handle = write_requests(installation, [Request.of(job, delay=max(wait, timedelta(0)))], None)[0]
+    request = Request.of(job, delay=max(wait, timedelta(0)), names_id=names_id)
+    handle = write_requests(installation, [request], None)[0]
     return result if handle.id == id else task.AsyncResult(handle.id)
 
 

@@ -37,7 +37,7 @@ def _is_single(installation: Installation, requests: Sequence[Request]) -> bool:
         return False
     return not any(
         request.names_id
-        or request.draft.get("dedupe_key") is not None
+        or _is_keyed(request)
         or (_is_soon(installation, request) and not _may_leave_at_once(installation, request))
         for request in requests
     )
@@ -71,6 +71,10 @@ def _leaving(installation: Installation, requests: Sequence[Request]) -> Sequenc
         request._replace(draft={**request.draft, **sent}) if _may_leave_at_once(installation, request) else request
         for request in requests
     ]
+
+
+def _is_keyed(request: Request) -> bool:
+    return request.draft.get("dedupe_key") is not None
 
 
 def _may_leave_at_once(installation: Installation, request: Request) -> bool:
@@ -127,17 +131,15 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
 
 
 def _insert_many(installation: Installation, tx: Transaction, requests: Sequence[Request]) -> list[JobHandle]:
-    if any(request.on_duplicate == "replace" or request.names_id for request in requests):
+    if any(request.names_id or (request.on_duplicate == "replace" and _is_keyed(request)) for request in requests):
         return [_insert_one(installation, tx, request) for request in requests]
     drafts = [request.draft for request in requests]
     written = insertion.insert_many(tx, drafts)
     wanted = [(draft["task"], key) for draft in drafts if (key := draft.get("dedupe_key")) is not None]
-    if not wanted:
-        return [_handle(installation, request, written.run_at(request.draft)) for request in requests]
     done = keys.find_all_kept(tx, wanted)  # after the insert, as for one
-    jobs.remove_all_waiting(
-        tx, [(one["id"], one["attempt"]) for one in drafts if _pair(one) in done and written.is_new(one)]
-    )
+    if not done and written.new is None:
+        return [_handle(installation, request, written.run_at(request.draft)) for request in requests]
+    _take_back(tx, [draft for draft in drafts if _pair(draft) in done and written.is_new(draft)])
     met = {_pair(one) for one in drafts if not written.is_new(one)} - done.keys()
     owed = jobs.find_by_keys(tx, sorted(met))
     handles = []

@@ -58,11 +58,11 @@ class Request(NamedTuple):
     names_id: bool = False  # the caller chose the id, so it may be taken
 
     @classmethod
-    def of(cls, job: Job, *, delay: timedelta | None) -> Request:
-        """Return the request for a Celery call, whose id may be taken: due after `delay`, or else at its `run_at`."""
+    def of(cls, job: Job, *, delay: timedelta | None, names_id: bool = True) -> Request:
+        """Return the request for a Celery call: due after `delay`, or else at its `run_at`."""
         columns = {name: value for name, value in columns_of(job).items() if value not in (None, NEW.get(name))}
         when = {"run_at": job.run_at} if delay is None else {"run_at": None, "delay": delay}
-        return cls(columns | when | {"created_at": None}, job.created_at, names_id=True)
+        return cls(columns | when | {"created_at": None}, job.created_at, names_id=names_id)
 
     @property
     def is_immediate(self) -> bool:
@@ -111,10 +111,17 @@ class Reader:
         self._is_heard = is_heard(self._app)
         self._kinds: dict[str, Kind] = {}
 
+    def refuse_foreign(self, what: Any) -> None:
+        """Raise if a call is for another app, unless `app=` says for which they all are."""
+        if self._common.get("app") is not None or getattr(what, "_app", None) is self._app:
+            return  # a signature knows it by that name; asked for as `what.app`, the answer takes longer than all the rest
+        if installation_for(what, None) is not self.installation:
+            raise InvalidValue("items", "they belong to several Celery apps", "call defer_many once per app")
+
     def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
         """Check one call and return what is to be written; nothing is written yet."""
         if own and (not own.keys() <= EACH or None in own.values()):
-            return Reader(self.installation, {**self._common, **own}).read(what)
+            return Reader(self.installation, {**self._common, **own}, next_id=self._next_id).read(what)
         options = {**self._common, **own} if own else self._common
         signature = _signature(self._app, what, options)
         kind = self._kind(signature.get("task"))
@@ -128,7 +135,7 @@ class Reader:
             draft["args"] = encode(list(args), field="args")
         if kwargs:
             draft["kwargs"] = encode(dict(kwargs), field="kwargs")
-        if said or not own.keys() <= BY_CALL:
+        if said or (own and not own.keys() <= BY_CALL):
             draft |= self._own_columns(own, said, options)
         key = options.get("key")
         if key is None and kind.key is not None:
@@ -212,12 +219,14 @@ def _signature(app: Celery, what: Any, options: Mapping[str, Any]) -> Signature:
     args, kwargs = options.get("args"), options.get("kwargs")
     if isinstance(what, str):
         return Signature(what, args=_list(args), kwargs=_dict(kwargs), app=app)
-    if isinstance(what, Mapping) and "task" in what:  # a signature, maybe one that went through JSON
+    is_signature = isinstance(what, Signature)
+    if is_signature or (isinstance(what, Mapping) and "task" in what):  # maybe one that went through JSON
         if args is not None or kwargs is not None:
             raise InvalidValue("args", "the signature has its arguments already", "pass them in one place")
-        signature = what if isinstance(what, Signature) else Signature.from_dict(dict(what), app=app)
-        if str(signature.task).startswith("celery."):
-            raise InvalidValue("task", f"a {signature.task.removeprefix('celery.')} is several tasks", _CANVAS_HINT)
+        signature = what if is_signature else Signature.from_dict(dict(what), app=app)
+        name = str(signature.get("task"))
+        if name.startswith("celery."):
+            raise InvalidValue("task", f"a {name.removeprefix('celery.')} is several tasks", _CANVAS_HINT)
         return signature
     if hasattr(what, "signature") and hasattr(what, "name"):
         return what.signature(_list(args), _dict(kwargs), app=app)

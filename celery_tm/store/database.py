@@ -171,7 +171,8 @@ class Database:
         if self._engine is not None:
             _inherited.append(self._engine)
         memory = self.url.get_backend_name() == "sqlite" and self.url.database in (None, "", ":memory:")
-        pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {}
+        # The last one used comes first: it is known to live, and has prepared what we say most often.
+        pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {"pool_use_lifo": True}
         if self.dialect.name == "mysql":
             pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
         arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})

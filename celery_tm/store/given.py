@@ -15,8 +15,8 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    Table,
     Text,
+    and_,
     bindparam,
     cast,
     column,
@@ -93,16 +93,16 @@ def apart(text: str | None) -> frozenset[str]:
 
 
 class ByPairs:
-    """Finds rows of a table by pairs of values that an index knows; `where` says what else is asked, at what time."""
+    """Finds rows by pairs of values that an index knows; `where` says what else is asked, at what time."""
 
     def __init__(
         self,
-        table: Table,
+        columns: Iterable[Column[Any]],
         pair: tuple[Column[Any], Column[Any]],
         where: Callable[[Any], Sequence[ColumnElement[bool]]] = lambda _: (),
     ) -> None:
-        self._table, self._pair, self._where = table, pair, where
-        self._prepared = Prepared(self._by_tables, returns=list(table.c))
+        self._columns, self._pair, self._where = list(columns), pair, where
+        self._prepared = Prepared(self._by_tables, returns=self._columns)
 
     def find(self, tx: Transaction, wanted: Sequence[tuple[str, str]]) -> Iterable[Mapping[str, Any]]:
         """Return the rows that have one of the wanted pairs."""
@@ -114,14 +114,15 @@ class ByPairs:
             found: Iterable[Sequence[Any]] = tx.run(self._prepared, **as_texts(lists))
         else:
             found = (row for start in range(0, len(wanted), 500) for row in self._some(tx, wanted[start : start + 500]))
+        names = [c.name for c in self._columns]
         for row in found:
-            yield dict(zip(self._table.c.keys(), row, strict=True))
+            yield dict(zip(names, row, strict=True))
 
     def _by_tables(self, _: Dialect, clock: Clock) -> Select[Any]:
         first, second = self._pair
         given = given_rows(self._pair)
-        found = select(self._table).join(given, (first == given.c[first.name]) & (second == given.c[second.name]))
-        return found.where(*self._where(clock.now))
+        is_given = (first == given.c[first.name], second == given.c[second.name])
+        return select(*self._columns).join(given, and_(*is_given)).where(*self._where(clock.now))
 
     def _some(self, tx: Transaction, wanted: Sequence[tuple[str, str]]) -> Iterable[Sequence[Any]]:
-        return tx.execute(select(self._table).where(pairs(*self._pair).in_(wanted), *self._where(tx.now))).all()
+        return tx.execute(select(*self._columns).where(pairs(*self._pair).in_(wanted), *self._where(tx.now))).all()

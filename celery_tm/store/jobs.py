@@ -6,16 +6,16 @@ nothing. What else must happen in the same transaction (records, keys, dead lett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Integer, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from ..domain.job import Job, JobState, Slot, Source
+from ..domain.job import Job, JobState, Slot, Source, Status, status_of
 from ..domain.retry import TryAgain
 from . import insertion, tables
 from .database import Transaction
@@ -75,12 +75,26 @@ def find_by_key(tx: Transaction, task: str, key: str) -> Job | None:
     return read_job(row) if row else None
 
 
-def find_by_keys(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Job]:
+class Owed(NamedTuple):
+    """What a caller is told about a job that has the key it asked for."""
+
+    id: str
+    run_at: datetime
+    status: Status
+
+
+def find_by_keys(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Owed]:
     """Return the owed jobs that have these (task, key) pairs."""
-    return {(row["task"], row["dedupe_key"]): read_job(tuple(row.values())) for row in _BY_KEY.find(tx, wanted)}
+    return {(row["task"], row["dedupe_key"]): _owed(row) for row in _BY_KEY.find(tx, wanted)}
 
 
-_BY_KEY = ByPairs(job, (job.c.task, job.c.dedupe_key))
+_KNOWN = [job.c[name] for name in ("task", "dedupe_key", "id", "run_at", "state", "attempt", "tries_from")]
+_BY_KEY = ByPairs(_KNOWN, (job.c.task, job.c.dedupe_key))
+
+
+def _owed(row: Mapping[str, Any]) -> Owed:
+    status = status_of(JobState(row["state"]), attempt=row["attempt"], tries_from=row["tries_from"])
+    return Owed(row["id"], row["run_at"], status)
 
 
 def select_jobs(

@@ -59,7 +59,7 @@ def _is_kept(now: Any) -> Sequence[ColumnElement[bool]]:
 
 
 _KEPT = Prepared(_kept, returns=list(key.c))
-_KEPT_AMONG = ByPairs(key, (key.c.task, key.c.key), _is_kept)
+_KEPT_AMONG = ByPairs(key.c, (key.c.task, key.c.key), _is_kept)
 
 
 def find_all_kept(tx: Transaction, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DoneKey]:

@@ -38,6 +38,7 @@ def call(
     """Make a call with `send`, Celery's own `apply_async`, unless it belongs in the job table."""
     installation = Installation.of(task.app)
     wait = wait_of(task.app, options.get("eta"), options.get("countdown"))
+    is_chosen = id is not None
     id = id or uuid()
 
     def send_to(keeper: Any) -> Any:
@@ -48,7 +49,7 @@ def call(
     if context is not None and context.asks_again and id == context.id:
         return _try_again(task, context, send_to, wait)
     if wait > installation.settings.tm_capture_eta_after or body.ambient(installation.database) is not None:
-        result = capture(task, send_to, id=id, args=args, kwargs=kwargs, wait=wait)
+        result = capture(task, send_to, id=id, args=args, kwargs=kwargs, wait=wait, names_id=is_chosen)
         if result is not None:
             return result
     try:

@@ -286,6 +286,27 @@ def test_many_jobs_with_one_key_among_them_create_it_once(app: Celery, database:
     assert count_jobs(database) == 1
 
 
+def test_many_jobs_may_replace_pending_ones(app: Celery, database: Database) -> None:
+    effect = app.tasks["effect"]
+    first = defer_many([(effect.s(n), {"key": f"k{n}"}) for n in range(3)], delay=HOUR)
+    again = defer_many(
+        [(effect.s(n + 10), {"key": f"k{n}"}) for n in range(4)] + [effect.s(99)], delay=2 * HOUR, on_duplicate="replace"
+    )
+
+    assert [one.created for one in again] == [False] * 3 + [True] * 2
+    assert [one.id for one in again[:3]] == [one.id for one in first]
+    with database.transaction(write=False) as tx:
+        assert sorted(job.args or "" for job in jobs.select_jobs(tx)) == ["[10]", "[11]", "[12]", "[13]", "[99]"]
+
+
+def test_many_jobs_of_which_one_may_not_be_are_not_written_at_all(app: Celery, database: Database) -> None:
+    effect = app.tasks["effect"]
+    defer(effect.s(1), delay=HOUR, key="taken")
+    with pytest.raises(DuplicateKey):
+        defer_many([effect.s(2), (effect.s(3), {"key": "taken"})], delay=HOUR, on_duplicate="raise")
+    assert count_jobs(database) == 1
+
+
 def test_many_jobs_roll_back_together(app: Celery, database: Database, engine) -> None:
     with Session(engine) as session:
         defer_many([app.tasks["effect"].s(n) for n in range(10)], delay=HOUR, session=session)
