@@ -6,6 +6,7 @@ missing or old schema `SchemaMissing` or `SchemaOutdated`; everything else passe
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -254,7 +255,11 @@ class Database:
 
 
 def _get_ready(engine: Engine, dialect: Dialect) -> None:
-    """Let connections begin the way the database needs it, and ask one that was idle whether it still lives."""
+    """Let connections begin the way the database needs it, and ask one that was idle whether it still lives.
+
+    A connection whose last user asked for an isolation level of its own comes back with the driver's defaults, and a single
+    statement would then be rolled back: so each gets ready each time.
+    """
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
@@ -264,17 +269,15 @@ def _get_ready(engine: Engine, dialect: Dialect) -> None:
     def on_begin(connection: Connection) -> None:
         dialect.begin(connection, write=connection.get_execution_options().get("tm_write", True))
 
-    if not dialect.is_server:
-        return
-
     @event.listens_for(engine, "checkin")
     def on_checkin(_: Any, record: Any) -> None:
         record.info[USED] = time.monotonic()
 
     @event.listens_for(engine, "checkout")
     def on_checkout(connection: Any, record: Any, _: Any) -> None:
-        if time.monotonic() - record.info.get(USED, 0.0) > TRUSTED_FOR and USED in record.info:
+        if dialect.is_server and time.monotonic() - record.info.get(USED, math.inf) > TRUSTED_FOR:
             _ping(engine, connection)
+        dialect.make_single(connection)
 
 
 def _ping(engine: Engine, connection: Any) -> None:

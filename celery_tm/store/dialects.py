@@ -111,6 +111,9 @@ class Dialect(ABC):
     def prepare(self, connection: Any) -> None:  # noqa: B027
         """Get a new connection of the driver ready."""
 
+    def make_single(self, connection: Any) -> None:  # noqa: B027
+        """Let a single statement commit by itself, whatever a connection's last user asked of it."""
+
     def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: B027
         """Start a transaction the way claims need it."""
 
@@ -145,8 +148,9 @@ class PostgreSQL(Dialect):
     def later(self, delay: timedelta) -> Moment:
         return self.clock().after(literal(delay, Duration))
 
-    def prepare(self, connection: Any) -> None:
-        connection.autocommit = True  # we say BEGIN ourselves, and not for a single statement
+    def make_single(self, connection: Any) -> None:
+        if not connection.autocommit:
+            connection.autocommit = True  # we say BEGIN ourselves
 
     def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: ARG002
         own_way = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
@@ -270,10 +274,14 @@ class SQLite(Dialect):
 
     def prepare(self, connection: Any) -> None:
         """WAL lets readers read while one writes; FULL waits for the disk, so a commit survives a power cut."""
-        connection.isolation_level = None  # we say BEGIN ourselves
+        self.make_single(connection)
         connection.execute("PRAGMA busy_timeout = 30000")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+
+    def make_single(self, connection: Any) -> None:
+        if connection.isolation_level is not None:
+            connection.isolation_level = None  # we say BEGIN ourselves
 
     def begin(self, connection: Connection, *, write: bool) -> None:
         # Immediate: take the write lock before reading, so that two claims never read the same rows.

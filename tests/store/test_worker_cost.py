@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 from tmtest import wire
 from tmtest.ledger import add, claim, plan
 from tmtest.wire import Talk
@@ -118,6 +118,24 @@ def test_a_connection_is_asked_whether_it_lives_only_after_a_pause(
     assert cost(lambda: admit(tm, ids[0].id)).round_trips == 1
     monkeypatch.setattr("celery_tm.store.database.TRUSTED_FOR", -1.0)
     assert cost(lambda: admit(tm, ids[1].id)).round_trips == 2
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE"])
+def test_a_single_statement_commits_whatever_the_last_user_of_its_connection_asked_for(
+    tm: TimeManagement, level: str
+) -> None:
+    engine = tm.installation.database.engine
+    with engine.connect().execution_options(isolation_level=level) as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    handle = defer(tm.app.tasks["effect"].s(1), delay=0.001)
+    engine.dispose()
+    assert claim(tm) == [handle.id]
+    with engine.connect().execution_options(isolation_level=level) as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    job = admit(tm, handle.id)
+    recorder.record_success(tm.installation, job, None)
+    engine.dispose()
+    assert tm.job(handle.id).state == "SUCCEEDED"
 
 
 def test_whoever_listens_to_the_engine_sees_every_statement(tm: TimeManagement) -> None:
