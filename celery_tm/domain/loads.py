@@ -35,6 +35,7 @@ def travels_together(job: Job) -> bool:
     """
     return (
         job.attempt == 1
+        and job.id.isprintable()
         and job.ended is None
         and job.occurrence is None
         and job.slot is None

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Executable, Update, and_, any_, bindparam, func, or_, select, update
-from sqlalchemy.dialects import postgresql
 
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
@@ -21,6 +20,7 @@ from . import insertion, occurrences, tables
 from .clocks import Clock, ahead
 from .database import Transaction
 from .dialects import Dialect
+from .given import as_texts, given_array
 from .jobs import among, columns_of, in_order, read_job
 from .prepared import Prepared
 from .tables import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
@@ -95,7 +95,7 @@ _ADMIT = Prepared(lambda dialect, clock: _admitting(dialect, clock).returning(*R
 _ADMIT_OCCURRING = Prepared(_admitting_occurring, returns=ROW)
 _ADMIT_ALL = Prepared(
     lambda dialect, clock: (
-        _admitting(dialect, clock, job.c.id == any_(bindparam("ids", type_=postgresql.ARRAY(job.c.id.type))))
+        _admitting(dialect, clock, job.c.id == any_(given_array("ids")))
         .values(carrier=bindparam("carrier_"))
         .returning(*ROW)
     ),
@@ -114,7 +114,7 @@ def admit_all(
         for id, attempt in attempts:
             by_attempt.setdefault(attempt, []).append(id)
         given = {"worker": worker, "lease": lease, "carrier_": carrier}
-        parts = (tx.run(_ADMIT_ALL, ids=ids, attempt_=attempt, **given) for attempt, ids in by_attempt.items())
+        parts = (tx.run(_ADMIT_ALL, attempt_=n, **as_texts({"ids": ids}), **given) for n, ids in by_attempt.items())
         return in_order(read_job(row) for rows in parts for row in rows)
     mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now))
     change = {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}

@@ -17,9 +17,9 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     String,
+    Text,
     any_,
     bindparam,
-    column,
     delete,
     func,
     literal,
@@ -36,6 +36,7 @@ from . import tables
 from .clocks import Clock, ahead
 from .database import Transaction
 from .dialects import Dialect
+from .given import as_texts, given_array, given_rows, storable
 from .prepared import Prepared
 from .tables import IS_OWED, IS_RUNNING
 from .types import Duration
@@ -93,15 +94,15 @@ def succeed_all(
     Return the ids of those whose lease was held. None of them has an occurrence or a slot.
     """
     keeps_keys = any(one.dedupe_key is not None for one, _, _ in done)
-    values: dict[str, Any] = {
+    lists: dict[str, list[Any]] = {
         "ids": [one.id for one, _, _ in done],
-        "attempt_": attempt,
         "executions": [execution_id(one.id, attempt) for one, _, _ in done],
-        "messages": [cut(message, MAX_MESSAGE) for _, _, message in done],
+        "messages": [message and storable(cut(message, MAX_MESSAGE)) for _, _, message in done],
     }
     if keeps_keys:
-        values |= {"results": [result for _, result, _ in done], "keep_key_": keep_key}
-    return {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), **values)}
+        lists["results"] = [result for _, result, _ in done]
+    values = as_texts(lists) | ({"keep_key_": keep_key} if keeps_keys else {})
+    return {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), attempt_=attempt, **values)}
 
 
 @cache
@@ -109,10 +110,8 @@ def _successes(*, keeps_keys: bool) -> Prepared:
     lists = ("ids", "executions", "messages", "results") if keeps_keys else ("ids", "executions", "messages")
 
     def build(_: Dialect, clock: Clock) -> Executable:
-        arrays = {name: bindparam(name, type_=postgresql.ARRAY(String)) for name in lists}
-        given = func.unnest(*arrays.values()).table_valued(*(column(name, String) for name in lists))
-        given = given.render_derived(name="given")
-        gone = _gone(job.c.id == any_(arrays["ids"]))
+        given = given_rows(Column(name, Text) for name in lists)
+        gone = _gone(job.c.id == any_(given_array("ids")))
         told = gone.join(given, given.c.ids == gone.c.id)
         also = [_recorded(gone, given.c.executions, given.c.messages, clock, told)]
         if keeps_keys:

@@ -40,8 +40,13 @@ _BETWEEN, _NOTHING = (literal_column(f"E'\\x{ord(mark):02x}'", Text) for mark in
 def given_rows(columns: Iterable[Column[Any]]) -> TableValuedAlias:
     """Return the table of values that `as_texts` passes in for these columns."""
     named = [c.name for c in columns]
-    lists = [func.string_to_array(bindparam(_list(name), type_=Text), _BETWEEN, _NOTHING) for name in named]
+    lists = [given_array(name) for name in named]
     return func.unnest(*lists).table_valued(*(column(name, Text) for name in named)).render_derived(name="given")
+
+
+def given_array(name: str) -> ColumnElement[Any]:
+    """Return the array of values that `as_texts` passes in for a name."""
+    return func.string_to_array(bindparam(_list(name), type_=Text), _BETWEEN, _NOTHING)
 
 
 def read_as(table: TableValuedAlias, wanted: Column[Any]) -> ColumnElement[Any]:
@@ -54,6 +59,14 @@ def read_as(table: TableValuedAlias, wanted: Column[Any]) -> ColumnElement[Any]:
 def as_texts(values: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Return the parameters for columns of values."""
     return {_list(name): _joined(name, those) for name, those in values.items()}
+
+
+def storable(text: str | None) -> str | None:
+    """Return a text of somebody else such that `as_texts` takes it."""
+    return None if text is None else text.translate(_MARKS)
+
+
+_MARKS = {ord(BETWEEN): " ", ord(NOTHING): " "}
 
 
 def _list(name: str) -> str:

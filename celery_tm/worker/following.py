@@ -41,6 +41,7 @@ def worth_keeping(request: Any, context: JobContext, **ended: Any) -> Mapping[st
     follows = request.chain or request.chord or (request.errbacks if "error" in ended else request.callbacks)
     if not follows:
         return None
+    listen()
     return _as_json({**ended, "attempt": context.attempt})
 
 
@@ -55,6 +56,7 @@ def _as_json(ended: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def hand_on(task: Any, context: JobContext) -> Any:
     """Return, or raise, what the body did when it ran, so that Celery hands on what follows."""
+    listen()
     ended = context.ended = context.job.ended or {}
     context.settled = True
     if "replaced" in ended:
@@ -67,6 +69,7 @@ def hand_on(task: Any, context: JobContext) -> Any:
 def replace(context: JobContext, sig: Any) -> Any:
     """Write that this attempt is replaced, then send what is put in its place. Always raises Ignore."""
     assert context.installation is not None
+    listen()
     last = _with_id(sig, context.id) or sig
     last["options"]["headers"] = {**(last["options"].get("headers") or {}), REPLACES: context.attempt}
     context.finishing = True
@@ -128,7 +131,16 @@ def _parts(sig: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-@task_success.connect(weak=False)
+def listen() -> None:
+    """Listen to what Celery does after a body; that costs every task of the process, so not before it is of use."""
+    for signal, receiver in (
+        (task_success, _success_is_handed_on),
+        (task_failure, _failure_is_handed_on),
+        (task_postrun, _over),
+    ):
+        signal.connect(receiver, weak=False, dispatch_uid=receiver.__qualname__)
+
+
 def _success_is_handed_on(**_: Any) -> None:
     """Celery has published what follows a success, and stored the result."""
     context = contexts.peek()
@@ -136,7 +148,6 @@ def _success_is_handed_on(**_: Any) -> None:
         context.followed = True
 
 
-@task_failure.connect(weak=False)
 def _failure_is_handed_on(**_: Any) -> None:
     """Celery has told of a failure; of a success only, that what follows it could not be published."""
     context = contexts.peek()
@@ -144,7 +155,6 @@ def _failure_is_handed_on(**_: Any) -> None:
         context.followed = True
 
 
-@task_postrun.connect(weak=False)
 def _over(task_id: str | None = None, **_: Any) -> None:
     """Let the row go, or have what follows handed on once more if that failed."""
     context = contexts.peek()

@@ -118,14 +118,13 @@ class Task(celery.Task):
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Pass the gate, or raise Ignore."""
-        if self.tm_gated and running.is_delivery(self.request):
+        # One of many that came in one message was let in with them.
+        if self.tm_gated and not contexts.is_expected(task_id) and running.is_delivery(self.request):
             self.pass_gate()
         super().before_start(task_id, args, kwargs)
 
     def pass_gate(self) -> None:
         """Let the present delivery in, or raise Ignore."""
-        if contexts.is_expected(self.request.id):
-            return  # one of many that came in one message, and were let in together
         contexts.leave()
         installation = Installation.of(self.app)
         worker = f"{self.request.hostname or 'local'}:{os.getpid()}"
