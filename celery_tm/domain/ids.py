@@ -16,7 +16,7 @@ from functools import lru_cache
 from uuid import NAMESPACE_URL, uuid5
 
 NAMESPACE = uuid5(NAMESPACE_URL, "celery_tm")
-_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+_VARIANT = {f"{n:x}": f"{0b1000 | n & 0b0011:x}" for n in range(16)}  # the first two bits of a digit become 10
 
 FAR_AHEAD = 10_000 * 4096  # ten seconds
 _last = 0
@@ -52,9 +52,6 @@ def _uuid7(ticks: int, digits: str) -> str:
     # 48 bits of milliseconds, 12 bits of their fraction (RFC 9562, method 3), and 62 random ones.
     stamp = f"{ticks:015x}"
     return f"{stamp[:8]}-{stamp[8:12]}-7{stamp[12:]}-{_VARIANT[digits[0]]}{digits[1:4]}-{digits[4:]}"
-
-
-_VARIANT = {f"{n:x}": f"{0b1000 | n >> 2:x}" for n in range(16)}  # the first two bits of a digit become 10
 
 
 def occurrence_id(definition: str, scheduled_at: datetime) -> str:

@@ -110,12 +110,13 @@ def run(task: Any, jobs: Sequence[Job]) -> int:
         context.collector = collector
     if clock.moved_time() is None:
         keeper.hold(*contexts_of)
-    hostname = task.request.hostname
+    of_all = task.request_stack.pop()  # so that each has the only request there is, as if its message had come alone
     try:
         for context in contexts_of:
             contexts.expect(context)
-            _trace(task, context, hostname)
+            _trace(task, context, of_all.hostname)
     finally:
+        task.request_stack.push(of_all)
         contexts.leave()
         collector.write()
         keeper.let_go(*contexts_of)

@@ -14,6 +14,7 @@ from celery_tm import TimeManagement, cancel, defer, defer_many
 from celery_tm.domain.execution import Outcome
 from celery_tm.domain.job import Status
 from celery_tm.errors import DuplicateKey, ForeignSession
+from celery_tm.publisher import ANNOUNCED
 from celery_tm.store import admission, executions, jobs, tables
 from celery_tm.store.database import Database
 
@@ -374,4 +375,4 @@ def test_a_signature_brings_its_own_options(app: Celery, tm: TimeManagement) -> 
     job = tm.job(defer(signature).id).job
     assert job is not None
     assert (job.queue, job.priority, job.original_delay) == ("slow", 4, timedelta(seconds=120))
-    assert job.options == {"headers": {"x": 1}}
+    assert job.options == {"headers": {"x": 1, ANNOUNCED: True}}  # these tests listen to Celery's signals
