@@ -21,7 +21,7 @@ from ..domain.codec import decode
 from ..domain.job import Job
 from ..errors import DatabaseUnavailable
 from ..installation import Installation
-from ..publisher import HEADER, RENAMED, contract
+from ..publisher import ANNOUNCED, HEADER, RENAMED, contract
 from . import context as contexts
 from . import recorder
 from .context import JobContext
@@ -135,7 +135,7 @@ def _trace(task: Any, context: JobContext, hostname: str) -> None:
 def request_of(job: Job, hostname: str, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the request that a worker would have made of the job's own message."""
     options = {NAMED.get(name, name): value for name, value in job.options.items()}
-    headers = options.get("headers") or {}
+    headers = {name: value for name, value in (options.get("headers") or {}).items() if name != ANNOUNCED}
     ours = contract(job, job.queue)
     return {**headers, **options} | {
         "id": job.id,

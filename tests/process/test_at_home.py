@@ -19,6 +19,7 @@ from tmtest.stand import Process, Stand
 
 from celery_tm import defer, defer_many
 from celery_tm.domain.job import Status
+from celery_tm.publisher import ANNOUNCED
 from celery_tm.store import jobs, tables
 
 
@@ -291,5 +292,5 @@ def test_an_eta_from_elsewhere_is_put_into_the_table_by_the_worker(stand: Stand)
     stranger.close()
     [job] = stand.wait(lambda: owed(stand), what="the row")
     assert (job.id, job.run_at) == (sent.id, eta)
-    assert job.options["headers"] == {"tenant": 7}
+    assert job.options["headers"] == {"tenant": 7, ANNOUNCED: True}  # where it was called
     assert [one["task"] for one in job.options["link"]] == ["effect"]
