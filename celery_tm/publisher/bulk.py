@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kombu.entity import maybe_delivery_mode
-from kombu.serialization import dumps
+from kombu.serialization import dumps, registry
 from kombu.utils.functional import retry_over_time
+from kombu.utils.json import dumps as kombu_json
 
 from ..domain.codec import dumped
 from ..domain.job import Job
@@ -43,7 +44,7 @@ class Collected:
     def add(self, made: Made, load: Sequence[Job]) -> None:
         """Collect a message, as `Producer.publish` and the channel would put it on its list."""
         channel, said = self._channel, made.properties
-        content_type, encoding, body = dumps(made.body, serializer=said["serializer"])
+        content_type, encoding, body = _encoded(made.body, said["serializer"])
         properties = {name: said[name] for name in ("correlation_id", "reply_to")}
         properties["delivery_mode"] = maybe_delivery_mode(said["delivery_mode"])
         if "expiration" in said:
@@ -74,6 +75,15 @@ class Collected:
     def waiting(self) -> set[str]:
         """Return the ids of jobs that are not known to have reached the broker."""
         return {job.id for jobs in self._jobs.values() for job in jobs}
+
+
+def _encoded(body: Any, serializer: Any) -> tuple[str, str, Any]:
+    """Return a message's body as kombu would write it."""
+    encoder = registry._encoders.get(serializer) if isinstance(serializer, str) else None
+    if encoder is not None and encoder.encoder is kombu_json:
+        return encoder.content_type, encoder.content_encoding, dumped(body)
+    written: tuple[str, str, Any] = dumps(body, serializer=serializer)
+    return written
 
 
 def collector_for(channel: Any) -> Collected | None:

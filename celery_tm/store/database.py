@@ -27,7 +27,7 @@ from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMis
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
-from .prepared import Prepared, run_raw
+from .prepared import Bare, Prepared, run_raw
 
 T = TypeVar("T")
 TRANSIENT_TRIES = 10
@@ -39,8 +39,8 @@ _inherited: list[Engine] = []  # engines of a parent process: kept, so that thei
 class Transaction:
     """One open transaction: the connection, the database's ways, and the time its statements go by."""
 
-    def __init__(self, connection: Connection, database: Database, *, direct: bool = False) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection | Bare, database: Database, *, direct: bool = False) -> None:
+        self.connection: Any = connection
         self.dialect = database.dialect
         self._schema = database.schema
         self._direct = direct  # ours alone, and nobody listens: prepared statements go straight to the driver
@@ -194,8 +194,12 @@ class Database:
     def _alone(self) -> Iterator[Transaction]:
         """Open a transaction that is a single statement: it needs no BEGIN and no COMMIT, so it costs one round trip."""
         self.check_schema()
-        with self.translated_errors(), self.engine.connect() as connection:
-            yield Transaction(connection, self, direct=True)
+        with self.translated_errors():
+            bare = Bare(self.engine)
+            try:
+                yield Transaction(bare, self, direct=True)
+            finally:
+                bare.connection.close()
 
     @property
     def is_watched(self) -> bool:

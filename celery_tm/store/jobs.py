@@ -127,7 +127,7 @@ def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since
         due = _due(now, bounded=since is not None).params(given)
         change = _claiming(now, tx.later, lease).values(claimed_by=node)
         return in_order(map(read_job, tx.update_returning(job, due, change)))
-    return in_order(map(read_job, tx.execute(_claim_due(tx.dialect, lease, since is not None), given)))
+    return in_order(map(read_job, tx.execute(_claim_due(tx.dialect, lease, since is not None), given).all()))
 
 
 @lru_cache(maxsize=16)

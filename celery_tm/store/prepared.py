@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Executable
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine import Dialect as Driver
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
@@ -106,7 +106,31 @@ def _into(kind: TypeEngine[Any], driver: Driver) -> Processor | None:
     return kind.dialect_impl(driver).bind_processor(driver)
 
 
-def run_raw(connection: Connection, text: Text, values: Mapping[str, Any]) -> list[Row]:
+class Bare:
+    """A connection of the pool, with as much around it as `run_raw` needs."""
+
+    __slots__ = ("connection", "dialect")
+
+    def __init__(self, engine: Engine) -> None:
+        self.dialect = engine.dialect
+        try:
+            self.connection = engine.raw_connection()
+        except self.dialect.loaded_dbapi.Error as error:
+            raise _wrapped(error, self.dialect, None, is_gone=False) from error
+
+    def invalidate(self, error: BaseException | None = None) -> None:
+        """Throw the connection away."""
+        self.connection.invalidate(error)
+
+
+def _wrapped(error: Any, driver: Driver, statement: str | None, *, is_gone: bool) -> BaseException:
+    return DBAPIError.instance(
+        statement, None, error, driver.loaded_dbapi.Error,
+        hide_parameters=True, connection_invalidated=is_gone, dialect=driver,
+    )  # fmt: skip
+
+
+def run_raw(connection: Connection | Bare, text: Text, values: Mapping[str, Any]) -> list[Row]:
     """Run a statement past SQLAlchemy's machinery; errors come, and end a broken connection, as they do with it."""
     driver, pooled = connection.dialect, connection.connection
     cursor = pooled.cursor()
@@ -116,10 +140,7 @@ def run_raw(connection: Connection, text: Text, values: Mapping[str, Any]) -> li
         is_gone = driver.is_disconnect(error, pooled.dbapi_connection, cursor)
         if is_gone:
             connection.invalidate(error)
-        raise DBAPIError.instance(
-            text.text, None, error, driver.loaded_dbapi.Error,
-            hide_parameters=True, connection_invalidated=is_gone, dialect=driver,
-        ) from error  # fmt: skip
+        raise _wrapped(error, driver, text.text, is_gone=is_gone) from error
     except BaseException:  # cut off in the middle: what is on the wire belongs to nobody
         connection.invalidate()
         raise
