@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy import Executable, Integer, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
 
 from ..domain.job import Job, JobState, Slot, Source, Status, status_of
 from ..domain.retry import TryAgain
 from . import insertion, tables
+from .clocks import Clock
 from .database import Transaction
 from .dialects import Dialect, Moment
 from .given import ByPairs
+from .prepared import Prepared
 from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
@@ -121,21 +122,23 @@ def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since
 
     Jobs whose number is limited by a key are claimed by `store.lanes`. With `since` no earlier ones are looked for.
     """
-    given = {"node": node, "room": limit, **({} if since is None else {"since": since})}
-    now = tx.now
-    if isinstance(now, datetime) or not tx.dialect.gives_back_updates:
-        due = _due(now, bounded=since is not None).params(given)
-        change = _claiming(now, tx.later, lease).values(claimed_by=node)
-        return in_order(map(read_job, tx.update_returning(job, due, change)))
-    return in_order(map(read_job, tx.execute(_claim_due(tx.dialect, lease, since is not None), given).all()))
+    bound = {} if since is None else {"since": since}
+    if not tx.dialect.gives_back_updates:
+        due = _due(tx.now, bounded=since is not None).params({"room": limit, **bound})
+        return in_order(map(read_job, tx.update_returning(job, due, _claiming(tx, node, lease))))
+    leases = {f"lease_{n}": lease * 2**n for n in range(LONGEST_LEASE + 1)}
+    rows = tx.run(_claim_due(bounded=since is not None), node=node, room=limit, **leases, **bound)
+    return in_order(map(read_job, rows))
 
 
-@lru_cache(maxsize=16)
-def _claim_due(dialect: Dialect, lease: timedelta, bounded: bool) -> ReturningUpdate[Any]:
-    """Return the statement that claims by the database's clock, made once: making it costs more than running it."""
-    due = dialect.locked(_due(dialect.now(), bounded=bounded))
-    change = _claiming(dialect.now(), dialect.later, lease).values(claimed_by=bindparam("node"))
-    return change.where(dialect.picked_by(job.c.id, due)).returning(job)
+@cache
+def _claim_due(*, bounded: bool) -> Prepared:
+    def build(dialect: Dialect, clock: Clock) -> Executable:
+        due = dialect.locked(_due(clock.now, bounded=bounded))
+        change = _claimed(clock.now, lambda n: clock.later(f"lease_{n}")).values(claimed_by=bindparam("node"))
+        return change.where(dialect.picked_by(job.c.id, due)).returning(job)
+
+    return Prepared(build, returns=list(job.c))
 
 
 def _due(now: Moment, *, bounded: bool) -> Select[Any]:
@@ -149,28 +152,28 @@ def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -
     if not ids:
         return []
     chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
-    change = _claiming(tx.now, tx.later, lease).values(claimed_by=node)
-    return in_order(map(read_job, tx.update_returning(job, chosen, change)))
+    return in_order(map(read_job, tx.update_returning(job, chosen, _claiming(tx, node, lease))))
 
 
-def _claiming(now: Moment, later: Callable[[timedelta], Moment], lease: timedelta) -> Update:
+def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
+    return _claimed(tx.now, lambda n: tx.later(lease * 2**n)).values(claimed_by=node)
+
+
+def _claimed(now: Moment, lease_after: Callable[[int], Moment]) -> Update:
+    """Return the change from pending to dispatched, with the lease that a job has after so many dispatches.
+
+    That is twice as long with each one, so that a slow queue is not flooded.
+    """
+    steps = [(job.c.dispatches == n, lease_after(n)) for n in range(LONGEST_LEASE)]
+    lease_until = case(*steps, else_=lease_after(LONGEST_LEASE))
     return update(job).values(
-        state=JobState.DISPATCHED,
-        claimed_at=now,
-        lease_until=_dispatch_lease(later, lease),
-        dispatches=job.c.dispatches + 1,
+        state=JobState.DISPATCHED, claimed_at=now, lease_until=lease_until, dispatches=job.c.dispatches + 1
     )
 
 
 def in_order(taken: Iterable[Job]) -> list[Job]:
     """Return jobs as they are due."""
     return sorted(taken, key=lambda one: (one.run_at, one.id))
-
-
-def _dispatch_lease(later: Callable[[timedelta], Moment], lease: timedelta) -> Any:
-    """Return the end of the lease: twice as far with each dispatch, so that a slow queue is not flooded."""
-    steps = [(job.c.dispatches == n, later(lease * 2**n)) for n in range(LONGEST_LEASE)]
-    return case(*steps, else_=later(lease * 2**LONGEST_LEASE))
 
 
 def release(tx: Transaction, claimed: Sequence[Job]) -> int:
