@@ -17,6 +17,7 @@ from sqlalchemy import delete, make_url
 from tmtest import services
 from tmtest.app import make_app
 from tmtest.canvas_tasks import canvas_conf
+from tmtest.servers import OwnRedis
 from tmtest.stand import Stand
 
 from celery_tm import TimeManagement
@@ -172,6 +173,15 @@ def noon(tm_clock: MovableClock) -> MovableClock:
 @pytest.fixture
 def database(app: Celery) -> Database:
     return Installation.of(app).database
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[OwnRedis]:
+    """A Redis of a test's own, to look into and to stop."""
+    server = OwnRedis(tmp_path)
+    server.start()
+    yield server
+    server.stop()
 
 
 OpenStand = Callable[[str, Path, Path], AbstractContextManager[Stand]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -29,7 +30,7 @@ class Acknowledgements:
     def __init__(self, hub: Any) -> None:
         self._hub = hub
         self._waiting: dict[Any, list[str]] = {}
-        self._is_due = False
+        self._since = 0.0
         _all.add(self)
 
     def of(self, message: Any) -> Callable[[Any, Any], None] | None:
@@ -41,17 +42,18 @@ class Acknowledgements:
     def _add(self, message: Any) -> None:
         channel, tag = message.channel, message.delivery_tag
         virtual.QoS.ack(channel.qos, tag)  # there is room for the next one now
+        if not self._waiting:
+            self._since = time.monotonic()
+            self._hub.call_later(LONGEST, self.send)
         waiting = self._waiting.setdefault(channel, [])
         waiting.append(tag)
-        if len(waiting) >= MOST:
+        # By the clock too: a loop that is set up anew after an outage may have forgotten what it was to do.
+        if len(waiting) >= MOST or time.monotonic() - self._since >= LONGEST:
             self.send()
-        elif not self._is_due:
-            self._is_due = True
-            self._hub.call_later(LONGEST, self.send)
 
     def send(self) -> None:
         """Acknowledge what was gathered. If the broker is away, these messages come again, and are refused."""
-        waiting, self._waiting, self._is_due = self._waiting, {}, False
+        waiting, self._waiting = self._waiting, {}
         for channel, tags in waiting.items():
             try:
                 with channel.conn_or_acquire() as client, client.pipeline() as pipe:

@@ -20,14 +20,6 @@ JOBS = 300
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[OwnRedis]:
-    server = OwnRedis(tmp_path)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def stand(broker: OwnRedis, open_stand: Any, tmp_path: Path, effects: Path) -> Iterator[Stand]:
     soon = {"visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
     with open_stand("postgresql+redis", tmp_path, effects) as shared:

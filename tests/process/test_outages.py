@@ -22,14 +22,6 @@ from celery_tm.store import tables
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[OwnRedis]:
-    server = OwnRedis(tmp_path)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgreSQL]:
     server = OwnPostgreSQL(tmp_path_factory.mktemp("pg"))
     server.start()
