@@ -30,7 +30,7 @@ from celery_tm.domain.job import Job, JobState
 from celery_tm.domain.retry import Bury, Fixed, TryAgain, after_failure
 from celery_tm.errors import LeaseLost
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import admission, dead_letters, executions, jobs, keys, settlement, tables
+from celery_tm.store import admission, dead_letters, executions, following, jobs, keys, settlement, tables
 from celery_tm.store.database import Database, Transaction
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -334,12 +334,18 @@ class JobLife(RuleBasedStateMachine):
 
     @rule(target=bodies, delivery=deliveries)
     def deliver(self, delivery: int) -> Any:
-        return self._deliver(delivery)
+        job = self._deliver(delivery)
+        if job is None or job.ended is None:
+            return job
+        self._do(lambda tx: following.forget(tx, job.id, job.attempt))  # whoever waits is told that it has failed
+        return None
 
     def _deliver(self, attempt: int) -> Job | None:
         row = self._row()
         job: Job | None = self._do(lambda tx: admission.admit(tx, self.job.id, attempt, worker="w", lease=LEASE))
-        if job is not None:
+        if job is not None and job.ended is not None:
+            assert self.buried, "there is an end to tell of, and none was recorded"
+        elif job is not None:
             assert row is not None, "let in after the end"
             assert not (row.state is JobState.PENDING and row.run_at > self.now), "let in before it was due"
             self.in_body[attempt] = self.in_body.get(attempt, 0) + 1
@@ -371,7 +377,7 @@ class JobLife(RuleBasedStateMachine):
     def renew(self, body: Job | None) -> None:
         if body is not None:
             held = self._do(lambda tx: jobs.renew(tx, [(body.id, body.attempt)], lease=LEASE))
-            row = self._row()
+            row = self._kept()
             mine = row is not None and row.state is JobState.RUNNING and row.attempt == body.attempt
             assert bool(held) == mine
 
@@ -385,7 +391,7 @@ class JobLife(RuleBasedStateMachine):
             swept = sweep(self.database, default=POLICY, limit=10)
         self.buried += sum(isinstance(then, Bury) for _, _, then in swept.orphaned)
 
-    @precondition(lambda self: self.buried == 1 and self._row() is None and not self.succeeded)
+    @precondition(lambda self: self.buried == 1 and self._kept() is None and not self.succeeded)
     @rule()
     def revive(self) -> None:
         letter = self._do(lambda tx: dead_letters.find(tx, self.job.id))
@@ -394,6 +400,11 @@ class JobLife(RuleBasedStateMachine):
         self.buried = 0
 
     def _row(self) -> Job | None:
+        """Return the job if it is owed. What is kept after an orphan was buried, until somebody has been told, is not."""
+        row = self._kept()
+        return None if row is None or row.ended is not None else row
+
+    def _kept(self) -> Job | None:
         with self.database.transaction(write=False) as tx:
             return jobs.find(tx, self.job.id)
 
