@@ -59,7 +59,7 @@ class BodyTransaction:
     def tx(self) -> Transaction:
         """Return the transaction for statements of our own."""
         assert self._connection is not None
-        return Transaction(self._connection, self.database, direct=not self.database.is_watched)
+        return Transaction(self._connection, self.database, direct=self.database.goes_direct)
 
     def commit_with(self, finish: Callable[[Transaction], T]) -> T:
         """Let `finish` add the last statements, and commit; if it raises, everything is rolled back."""

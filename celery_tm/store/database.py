@@ -145,7 +145,7 @@ class Database:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.url = _read_url(settings.tm_database_url)
-        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]()
+        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()](self.url.get_driver_name())
         self.schema = settings.tm_schema
         self.channel = f"celery_tm_{self.schema or 'default'}"
         self._engine: Engine | None = None
@@ -188,7 +188,7 @@ class Database:
         with self.translated_errors(), self.engine.connect() as connection:
             connection = connection.execution_options(tm_write=write)
             with connection.begin():
-                yield Transaction(connection, self, direct=not self.is_watched)
+                yield Transaction(connection, self, direct=self.goes_direct)
 
     @contextmanager
     def _alone(self) -> Iterator[Transaction]:
@@ -202,17 +202,18 @@ class Database:
                 bare.connection.close()
 
     @property
-    def is_watched(self) -> bool:
-        """Say whether somebody wants to see every statement, as tracing does."""
-        engine = self.engine
-        return bool(engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute or engine.echo)
+    def goes_direct(self) -> bool:
+        """Say whether prepared statements go straight to the driver: it is ours, and nobody, as tracing does, watches."""
+        seen = self.engine.dispatch
+        is_watched = seen.before_cursor_execute or seen.after_cursor_execute or self.engine.echo
+        return self.dialect.goes_direct and not is_watched
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         """Do `work` in a transaction of its own; start over if it met a deadlock. `work` may run more than once.
 
         `alone`: it is one prepared statement, and nothing else.
         """
-        opened = self._alone if alone and self.dialect.commits_alone and not self.is_watched else self.transaction
+        opened = self._alone if alone and self.dialect.commits_alone and self.goes_direct else self.transaction
         for tried in range(TRANSIENT_TRIES - 1):
             try:
                 with opened() as tx:

@@ -54,6 +54,10 @@ class Dialect(ABC):
     # A condition that is always true, and lets the statement's commit not wait for the disk.
     unhurried: ClassVar[ColumnElement[bool]] = true()
 
+    def __init__(self, driver: str = "") -> None:
+        # Statements go straight to a driver, past SQLAlchemy, only where it is one that we bring and test.
+        self.goes_direct = driver in ("psycopg", "pymysql", "pysqlite")
+
     @abstractmethod
     def now(self) -> Moment:
         """Return the database's time: one and the same within a statement, and usable by an index."""
@@ -149,12 +153,13 @@ class PostgreSQL(Dialect):
         return self.clock().after(literal(delay, Duration))
 
     def make_single(self, connection: Any) -> None:
-        if not connection.autocommit:
+        # Another driver says BEGIN itself: psycopg2's `commit()` does nothing about one that it was merely handed.
+        if self.goes_direct and not connection.autocommit:
             connection.autocommit = True  # we say BEGIN ourselves
 
     def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: ARG002
         own_way = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-        if not own_way and connection.connection.dbapi_connection.autocommit:  # type: ignore[union-attr]
+        if self.goes_direct and not own_way and connection.connection.dbapi_connection.autocommit:  # type: ignore[union-attr]
             connection.exec_driver_sql("BEGIN")
 
     def insert_if_new(self, table: Table) -> Insert:

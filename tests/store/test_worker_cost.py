@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from conftest import prepare
+from sqlalchemy import event, make_url, text
 from tmtest import wire
+from tmtest.app import make_app
 from tmtest.ledger import add, claim, plan
 from tmtest.wire import Talk
 
@@ -155,3 +157,21 @@ def test_whoever_listens_to_the_engine_sees_every_statement(tm: TimeManagement) 
     assert any("DELETE FROM tm_job" in said for said in seen)
     with tm.installation.database.transaction(write=False) as tx:
         assert jobs.find(tx, handle.id) is None
+
+
+def test_another_driver_commits_as_ours_does(postgresql_url: str) -> None:
+    """psycopg2's `commit()` knows only transactions that it began itself."""
+    pytest.importorskip("psycopg2", reason="pip install psycopg2-binary")
+    prepare(postgresql_url)
+    url = make_url(postgresql_url).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+    tm = TimeManagement(make_app({"broker_url": "memory://", "tm_database_url": url}))
+    kept, keyed = (defer(tm.app.tasks["effect"].s(1), delay=0.001, key=key) for key in (None, "one"))
+    defer_many([tm.app.tasks["effect"].s(n) for n in range(3)], delay="1h")
+    tm.installation.database.dispose()  # what was not committed is gone now
+    assert set(claim(tm)) == {kept.id, keyed.id}
+    for handle in (kept, keyed):
+        recorder.record_success(tm.installation, admit(tm, handle.id), {"a": 1})
+    tm.installation.database.dispose()
+    assert [tm.job(handle.id).state for handle in (kept, keyed)] == ["SUCCEEDED"] * 2
+    assert len(tm.jobs()) == 3
+    tm.installation.database.dispose()
