@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.signals import task_postrun, task_prerun, task_success
-from sqlalchemy import event, update
+from sqlalchemy import update
 from tmtest.courier import Courier, owed
+from tmtest.said import listening
 
 from celery_tm import Task, TimeManagement, current_job, defer, defer_many
 from celery_tm.domain.job import JobState, Status
@@ -88,24 +89,16 @@ def test_one_that_fails_retries_or_asks_again_is_nothing_to_its_neighbours(
 
 def test_gate_and_record_are_a_handful_of_statements_for_all(app: Celery, courier: Courier, database: Database) -> None:
     app.tasks["small"].ignore_result = True
-    statements: list[str] = []
-
-    def count(*arguments: Any) -> None:
-        statements.append(arguments[2])
-
-    few = _deliver_counted(app, courier, database, count, statements, 3)
-    many = _deliver_counted(app, courier, database, count, statements, 10)
-    assert many == few, statements
+    few, many = (_said_for(app, courier, database, number) for number in (3, 10))
+    assert len(many) == len(few), many
 
 
-def _deliver_counted(app: Celery, courier: Courier, database: Database, count: Any, statements: list[str], n: int) -> int:
-    defer_many([app.tasks["small"].s(i) for i in range(n)])
+def _said_for(app: Celery, courier: Courier, database: Database, number: int) -> list[str]:
+    defer_many([app.tasks["small"].s(i) for i in range(number)])
     [message] = courier.collect()
-    statements.clear()
-    event.listen(database.engine, "before_cursor_execute", count)
-    courier.deliver(message)
-    event.remove(database.engine, "before_cursor_execute", count)
-    return len(statements)
+    with listening(database) as said:
+        courier.deliver(message)
+    return said.texts
 
 
 def test_what_wants_something_of_its_message_travels_alone(app: Celery, courier: Courier, database: Database) -> None:

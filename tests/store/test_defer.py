@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import Session
+from tmtest.said import listening
 
 from celery_tm import TimeManagement, cancel, defer, defer_many
 from celery_tm.domain.execution import Outcome
@@ -50,28 +51,13 @@ def test_a_deferred_job_may_be_named_and_given_an_instant(app: Celery, tm: TimeM
 
 
 def test_an_unkeyed_defer_is_one_insert(app: Celery, database: Database) -> None:
-    statements = record_statements(database, lambda: defer(app.tasks["effect"].s(1), delay=HOUR))
+    with listening(database) as said:
+        defer(app.tasks["effect"].s(1), delay=HOUR)
+    statements = said.texts
 
     written = [one for one in statements if not one.startswith(("SELECT", "BEGIN"))]
     assert len(written) == 1
     assert written[0].startswith("INSERT INTO tm_job")
-
-
-def record_statements(database: Database, action) -> list[str]:
-    from sqlalchemy import event
-
-    database.check_schema()
-    seen: list[str] = []
-
-    def note(_c, _cur, statement, *_) -> None:
-        seen.append(statement.strip())
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        action()
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
-    return seen
 
 
 def test_the_same_key_twice_returns_the_same_job(app: Celery, database: Database) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import event, text
+from sqlalchemy import text
 from tmtest.ledger import claim
+from tmtest.said import listening
 
 from celery_tm import TimeManagement, defer, defer_many
 from celery_tm.recovery.sweeper import sweep
@@ -34,19 +35,10 @@ def crowded(tm: TimeManagement, app: Celery, database: Database) -> TimeManageme
 
 
 def said_by(database: Database, action: Callable[[], object]) -> list[tuple[str, Any]]:
-    """Do something, and return the statements it took."""
-    said: list[tuple[str, Any]] = []
-
-    def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, executemany: bool) -> None:
-        if not executemany and "tm_job" in statement and not statement.startswith("INSERT"):
-            said.append((statement, parameters))
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
+    """Do something, and return how it asked for jobs."""
+    with listening(database) as said:
         action()
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
-    return said
+    return [one for one in said.statements if "tm_job" in one[0] and not one[0].startswith("INSERT")]
 
 
 def whole_scans(database: Database, said: list[tuple[str, Any]]) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import event, insert, text, update
+from sqlalchemy import insert, text, update
+from tmtest import said
 from tmtest.ledger import NOON, add
+from tmtest.said import Said
 
 from celery_tm import Scheduler, TimeManagement, defer_many
 from celery_tm.domain.definition import COLUMNS
@@ -39,43 +40,19 @@ def many_definitions(tm: TimeManagement, *, count: int) -> None:
             tx.execute(insert(tables.definition), rows[start : start + 1000])
 
 
-@dataclass
-class Said:
-    """What was said to the database."""
-
-    statements: list[tuple[str, Any]] = field(default_factory=list)
-    transactions: int = 0
-
-    @property
-    def texts(self) -> list[str]:
-        return [statement for statement, _ in self.statements]
-
-
 @contextmanager
 def listening(tm: TimeManagement) -> Iterator[Said]:
-    said, engine = Said(), tm.installation.database.engine
-
-    def note(conn: object, cursor: object, statement: str, parameters: Any, *_: object) -> None:
-        if not statement.startswith("BEGIN") and "tm_node" not in statement:  # being seen is due every ten seconds
-            said.statements.append((statement, parameters))
-
-    def begun(conn: object) -> None:
-        said.transactions += 1
-
-    event.listen(engine, "before_cursor_execute", note)
-    event.listen(engine, "begin", begun)
-    try:
-        yield said
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
-        event.remove(engine, "begin", begun)
+    """Note what a tick says, but for being seen, which is due every ten seconds."""
+    with said.listening(tm.installation.database) as heard:
+        yield heard
+    heard.statements[:] = [one for one in heard.statements if "tm_node" not in one[0]]
 
 
 def statements_of(tm: TimeManagement, scheduler: Scheduler) -> list[str]:
     """Return what one tick asks the database."""
-    with listening(tm) as said:
+    with listening(tm) as heard:
         scheduler.work()
-    return said.texts
+    return heard.texts
 
 
 def test_an_idle_tick_is_one_statement_however_many_definitions_and_jobs_wait(tm: TimeManagement, app: Celery) -> None:
@@ -111,13 +88,13 @@ def test_a_tick_with_due_jobs_looks_claims_and_looks_again(
     scheduler.work()
     defer_many([app.tasks["effect"].s(n) for n in range(count)], delay="1m")
     noon.forward("1m")
-    with listening(tm) as said:
+    with listening(tm) as heard:
         scheduler.work()
     assert len(tm.jobs(state="dispatched", limit=count + 1)) == count
-    assert said.transactions == 3
+    assert heard.transactions == 3
     # Nobody asks for jobs that take turns: there are none. MySQL, which gives nothing back, is asked three times to claim.
     claiming = 1 if tm.installation.database.dialect.gives_back_updates else 3
-    assert len(said.texts) == 2 + claiming, said.texts
+    assert len(heard.texts) == 2 + claiming, heard.texts
 
 
 def test_jobs_that_take_turns_are_asked_for_where_one_is_due(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
@@ -182,13 +159,13 @@ def test_with_a_million_rows_what_is_due_is_found_by_index(tm: TimeManagement, a
     app.conf.result_expires = None
     scheduler = Scheduler(app)
     scheduler.zones.check_once = scheduler.seeder.seed_once = lambda: None  # type: ignore[method-assign]
-    with listening(tm) as said:
+    with listening(tm) as heard:
         scheduler.work()
         scheduler.dispatcher.dispatch_due()
         scheduler.planner.plan_due()
     assert len(tm.jobs(state="dispatched")) == a_million
     with tm.installation.database.engine.connect() as connection:
-        for statement, parameters in said.statements:
+        for statement, parameters in heard.statements:
             plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters))
             assert "Seq Scan on tm_job" not in plan, plan
             assert "Seq Scan on tm_definition" not in plan, plan

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import prepare
-from sqlalchemy import event, make_url, text
+from sqlalchemy import make_url, text
 from tmtest import wire
 from tmtest.app import make_app
 from tmtest.ledger import add, claim, plan
+from tmtest.said import listening
 from tmtest.wire import Talk
 
 from celery_tm import TimeManagement, defer, defer_many
@@ -87,11 +88,11 @@ def test_a_chunk_is_let_in_and_recorded_with_two_statements_however_many_it_has(
     assert cost(lambda: answers.append(gating())) == ONE_OF_EACH
     let_in, refused = answers[0]
     assert (len(let_in), len(refused)) == (MANY, 0)
-    done = [(job, n, f"m{n}") for n, job in enumerate(let_in)]
+    done = [(job, n, f"m\x1f{n}") for n, job in enumerate(let_in)]
     assert cost(lambda: recorder.record_all(tm.installation, done)) == ONE_OF_EACH
     assert {tm.job(handle.id).result for handle in handles} == set(range(MANY))
     with tm.installation.database.transaction(write=False) as tx:
-        assert {executions.of_job(tx, handle.id)[0].message for handle in handles} == {f"m{n}" for n in range(MANY)}
+        assert {executions.of_job(tx, handle.id)[0].message for handle in handles} == {f"m {n}" for n in range(MANY)}
 
 
 def test_a_direct_call_is_one_transaction(tm: TimeManagement, cost: Cost) -> None:
@@ -143,18 +144,11 @@ def test_a_single_statement_commits_whatever_the_last_user_of_its_connection_ask
 def test_whoever_listens_to_the_engine_sees_every_statement(tm: TimeManagement) -> None:
     handle = defer(tm.app.tasks["effect"].s(1), delay=0.001)
     assert claim(tm) == [handle.id]
-    seen: list[str] = []
-    engine = tm.installation.database.engine
-
-    def note(*given: Any) -> None:
-        seen.append(given[2])
-
-    event.listen(engine, "before_cursor_execute", note)
-    job = admit(tm, handle.id)
-    recorder.record_success(tm.installation, job, None)
-    event.remove(engine, "before_cursor_execute", note)
-    assert any(said.startswith("UPDATE tm_job") for said in seen)
-    assert any("DELETE FROM tm_job" in said for said in seen)
+    with listening(tm.installation.database) as said:
+        recorder.record_success(tm.installation, admit(tm, handle.id), None)
+    seen = said.texts
+    assert any(one.startswith("UPDATE tm_job") for one in seen)
+    assert any("DELETE FROM tm_job" in one for one in seen)
     with tm.installation.database.transaction(write=False) as tx:
         assert jobs.find(tx, handle.id) is None
 
