@@ -67,7 +67,16 @@ class UnknownTask(UnknownName):
     noun = "task"
 
     def where(self) -> str:
-        return "import its module, or pass remote=True if only the workers have it"
+        return "import its module; `defer` takes remote=True if only the workers have it"
+
+
+class UnknownStep(UnknownName):
+    """A step that a workflow does not have."""
+
+    noun = "step"
+
+    def where(self) -> str:
+        return "its definition, or its report, lists them"
 
 
 class UnknownTimeZone(UnknownName):
@@ -151,6 +160,26 @@ class OccurrenceNotFound(TmError, LookupError):
         return (
             f"no occurrence {self.occurrence!r}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
         )
+
+
+class StepResultMissing(TmError, KeyError):
+    """A step's result that a later step asked for is not there."""
+
+    def __init__(self, step: str, why: str) -> None:
+        super().__init__(step, why)
+        self.step, self.why = step, why
+
+    def __str__(self) -> str:
+        return f"the result of step {self.step!r} {self.why}; check with `{self.step!r} in job.results`"
+
+
+class UnknownHook(UnknownName):
+    """A hook that no code of this process has registered."""
+
+    noun = "hook"
+
+    def where(self) -> str:
+        return "check that a module which the workers import registers it with @tm.hook"
 
 
 class DeadLetterNotFound(TmError, LookupError):

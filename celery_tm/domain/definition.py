@@ -5,7 +5,7 @@ What people state is checked in `domain.stating`; here stands what a definition 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -21,6 +21,7 @@ from .recovery import CatchUp, Recovery
 from .schedule import Schedule, Zone, load_schedule
 from .stating import FIELDS, check_values, write_value
 from .timeline import Timeline
+from .workflow import TASK, Mode, Strategy
 
 MAX_NAME = 100
 
@@ -84,6 +85,13 @@ class Definition:
     pause_after: int | None = None
     plan_ahead: timedelta | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    steps: Sequence[Any] | None = None  # as they were stated; None: one task
+    mode: Mode = Mode.SEQUENTIAL
+    failure_strategy: Strategy | None = None
+    max_parallel: int | None = None
+    terminate: bool = False
+    on_start: str | None = None
+    on_complete: str | None = None
     origin: str | None = None  # what seeded it, and may retire it
     retired_at: datetime | None = None
     version: int = 1
@@ -114,6 +122,11 @@ class Definition:
         entries = (*self.excluded, *(entry for name in self.calendars for entry in self.closed[name]))
         closures = closures_of(entries, self.timezone) if entries else None
         return Timeline(rule=self.rule, starts_at=self.starts_at, ends_at=self.ends_at, closures=closures)
+
+    @property
+    def is_workflow(self) -> bool:
+        """Say whether a run of it is more than one job: it has steps, or hooks."""
+        return bool(self.steps or self.on_start or self.on_complete)
 
     @property
     def catch_up(self) -> CatchUp:
@@ -200,8 +213,9 @@ def new_definition(
     checked_actor(actor)
     columns = check_values(values, zone=Zone(), name=name)
     for needed in ("task", "schedule"):
-        if needed not in values:
-            raise InvalidValue(needed, f"definition {name!r} has none", f"add {needed}=…")
+        if needed not in values and needed not in columns:
+            remedy = "add task=…, or steps=[…]" if needed == "task" else f"add {needed}=…"
+            raise InvalidValue(needed, f"definition {name!r} has none", remedy)
     past = past or Past(planned_until=now)
     definition = _with_calendars(
         Definition(
@@ -255,10 +269,20 @@ def _refuse_contradictions(definition: Definition) -> None:
             f"{str(definition.recovery)!r} knows no count and no duration",
             "use recovery='bounded' with them, or set recovery_count and recovery_within to None",
         )
+    _refuse_contradictory_steps(definition)
     if definition.concurrency_key and definition.overlap in TAKING_TURNS:
         raise InvalidValue(
             "concurrency_key", f"overlap={str(definition.overlap)!r} has a lane of its own", "use overlap='allow' or 'skip'"
         )
+
+
+def _refuse_contradictory_steps(definition: Definition) -> None:
+    if definition.steps and definition.task != TASK:
+        raise InvalidValue("task", "each step has a task of its own", "drop task=, or set steps to None")
+    if not definition.steps and definition.task == TASK:
+        raise InvalidValue("task", "it has no steps left to run", "name a task, or give steps=[…]")
+    if definition.steps and (definition.args, definition.kwargs) != ("[]", "{}"):
+        raise InvalidValue("args", "each step has arguments of its own", "state args and kwargs in the steps")
 
 
 def edited(
@@ -311,7 +335,9 @@ def stated(definition: Definition) -> dict[str, Any]:
     schedule: Any = definition.schedule
     if definition.schedule_kind not in _TEXT_KINDS:
         schedule = {"kind": definition.schedule_kind, "expression": definition.schedule}
-    return {"task": values.pop("task"), "schedule": schedule, **values}
+    task = {"task": values.pop("task")} if not definition.steps else {}
+    values.pop("task", None)
+    return {**task, "schedule": schedule, **values}
 
 
 _DEFAULTS = {f.name: f.default for f in fields(Definition)} | {"options": {}}

@@ -9,10 +9,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from ..clock import format_duration
+from .backfill import WORD
 from .definition import Definition
 from .execution import Execution
 from .job import Job, JobState, Slot
 from .occurrence import Occurrence, OccurrenceState
+from .run_explanation import lines_of, stamp, standing_of
+from .workflow import TASK
 
 LATE = timedelta(seconds=5)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -50,6 +53,8 @@ class Facts:
     occurrence: Occurrence | None = None
     executions: Sequence[Execution] = field(default_factory=list)
     job: Job | None = None
+    report: Mapping[str, Any] | None = None  # of a run of a workflow
+    step_jobs: Mapping[str, Job] = field(default_factory=dict)  # those of its steps that are owed, by name
     letter_error: str | None = None
     ahead_in_line: int = 0
     before: datetime | None = None  # the schedule's neighbours of the instant
@@ -83,11 +88,6 @@ def explained(facts: Facts) -> Explanation:
     return Explanation(
         name=facts.name, at=facts.at, answer=answer, lines=[*lines, *_context(facts)], occurrence=facts.occurrence
     )
-
-
-def stamp(instant: datetime) -> str:
-    """Return an instant as people read it, in UTC."""
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _took(duration: timedelta) -> str:
@@ -186,7 +186,8 @@ def _both(facts: Facts, instant: datetime | None) -> str:
 
 def _of_occurrence(facts: Facts, occurrence: Occurrence) -> tuple[str, list[str]]:
     answer = f"{facts.name!r} {_VERBS[occurrence.state](facts, occurrence)}"
-    return answer, [*_timing(facts, occurrence), *_tries(facts)]
+    steps = lines_of(facts.report, facts.step_jobs) if facts.report is not None else _tries(facts)
+    return answer, [*_timing(facts, occurrence), *steps]
 
 
 def _ran(facts: Facts, occurrence: Occurrence) -> str:
@@ -209,6 +210,7 @@ def _how_late(occurrence: Occurrence, started: datetime) -> str:
 def _failed(facts: Facts, occurrence: Occurrence) -> str:
     latest = sorted(facts.executions, key=lambda one: -one.attempt)
     error = facts.letter_error or next((one.error for one in latest if one.error), None) or occurrence.reason
+    error = error if facts.report is None else occurrence.reason  # which names the step
     return f"ran for {_due(facts, occurrence)} and failed: {_sentence(error or 'no error was recorded')}"
 
 
@@ -233,6 +235,8 @@ def _running(facts: Facts, occurrence: Occurrence) -> str:
         again = f"attempt {job.attempt} is due at {stamp(job.run_at)}"
         return f"ran for {_due(facts, occurrence)} and is tried again: {again}."
     since = f", since {stamp(started)} ({_how_late(occurrence, started)})" if started else ""
+    if facts.report is not None:
+        return f"is running for {_due(facts, occurrence)}{since}: {_sentence(standing_of(facts.report))}"
     where = f", on {job.claimed_by}" if job and job.claimed_by and job.state is JobState.RUNNING else ""
     return f"is running for {_due(facts, occurrence)}{since}{where}."
 
@@ -247,6 +251,8 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
     if job.slot is Slot.HELD:
         line = f", and {facts.ahead_in_line} more wait before it" if facts.ahead_in_line else ""
         return f"was due at {due} and waits for its turn: {_taken(job)}{line}."
+    if job.state is JobState.DISPATCHED and job.task == TASK:
+        return f"was due at {due} and is about to start: {job.claimed_by} has claimed it."
     if job.state is JobState.DISPATCHED:
         return f"was due at {due} and waits for a free worker: its message was sent {_times(job.dispatches)}."
     if job.run_at > facts.now:
@@ -284,7 +290,7 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     lines = []
     if occurrence.decided_at is not None:
         late = occurrence.decided_at - occurrence.scheduled_at
-        how = f", {_took(late)} after its instant: no beat was planning before" if late > LATE else ""
+        how = f", {_took(late)} after its instant: {_why_decided_late(facts, occurrence)}" if late > LATE else ""
         lines.append(f"decided at {stamp(occurrence.decided_at)} under version {occurrence.version}{how}")
     if occurrence.replay_of is not None:
         lines.append(f"it is a replay of occurrence {occurrence.replay_of}")
@@ -297,6 +303,14 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     if occurrence.reason and occurrence.state in (OccurrenceState.COMPLETED, OccurrenceState.RUNNING):
         lines.append(occurrence.reason)
     return lines
+
+
+def _why_decided_late(facts: Facts, occurrence: Occurrence) -> str:
+    """Say whether a person had an instant of the past run; nobody else decides what was, or before there was a rule."""
+    backfilled = (occurrence.reason or "").startswith(WORD) or occurrence.replay_of is not None
+    if backfilled or (facts.created_at is not None and occurrence.scheduled_at < facts.created_at):
+        return "it was backfilled"
+    return "no beat was planning before"
 
 
 def _because(facts: Facts) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..clock import parse_duration
 from ..errors import InvalidValue, shown
+from .workflow import TASK
 
 MAX_KEY = 255
 DEFAULT_RETRIES = 3  # as Celery has it
@@ -124,6 +125,20 @@ class Job:
     actor: str | None = None
     ended: Mapping[str, Any] | None = None  # how its body ended, while what follows (links, chain, chord) is handed on
     carrier: str | None = None  # the message it shares with other jobs, while it runs
+
+    @property
+    def is_step(self) -> bool:
+        """Say whether it is a step of a run, whose end means something for the other steps."""
+        return self.step is not None and self.occurrence is not None
+
+    @property
+    def run(self) -> str | None:
+        """Return the run of a workflow that it is a step or a hook of, or stands for."""
+        if self.task == TASK:
+            return self.occurrence or self.id
+        if self.step is None:
+            return None
+        return self.occurrence or (self.scope or {}).get("run")
 
     @property
     def retries(self) -> int:

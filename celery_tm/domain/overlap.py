@@ -61,7 +61,8 @@ def _settle(decision: Decision, policy: Overlap, owed: int, regular: int) -> Dec
     if policy is Overlap.SKIP:
         # Recovered instants were each meant to run: they take turns among themselves instead of skipping each other.
         if regular if decision.is_recovery else owed:
-            return _skipped(decision, "an earlier occurrence was still in process; overlap=skip")
+            what = "an earlier occurrence was" if regular else "recovered or backfilled ones were"
+            return _skipped(decision, f"{what} still in process; overlap=skip")
         return replace(decision, takes_turns=decision.is_recovery)
     if policy is Overlap.QUEUE_ONE and owed > 1:
         return _skipped(decision, "another occurrence was waiting already; overlap=queue_one")

@@ -17,6 +17,7 @@ from .occurrence import Occurrence, OccurrenceState
 from .overlap import TAKING_TURNS, Active, Overlap, apply_overlap
 from .recovery import GRACE, Decision, Recovery, decide, spaced
 from .timeline import INSTANT, Timeline
+from .workflow import TASK
 
 MAX_INSTANTS = 1000  # per definition and round: a long outage is caught up over several ticks
 MAX_AHEAD = 1000  # instants planned ahead of one definition
@@ -254,24 +255,29 @@ def job_of(
     now: datetime,
     defaults: TaskDefaults | None = None,
     source: Source | None = None,
+    period: timedelta | None = None,
 ) -> Job:
-    """Return the job that carries out a decision to run."""
+    """Return the job that carries out a decision to run; `period` is the time to the next instant, where that is known."""
     defaults = defaults or TaskDefaults()
     occurrence = occurrence_id(definition.id, decision.scheduled_at)
     key, concurrency = _lane(definition, decision)
     limits = [limit for limit in (definition.task_timeout or defaults.timeout, definition.execution_timeout) if limit]
     run_at = decision.run_at or decision.scheduled_at
+    # A run of several jobs is one job until it starts; what its steps are is looked up then, by the version it has.
+    task, args, kwargs = definition.task, definition.args, definition.kwargs
+    if definition.is_workflow:
+        task, args, kwargs = TASK, "[]", "{}"
     return Job(
         id=occurrence_job_id(occurrence),
-        task=definition.task,
-        args=definition.args,
-        kwargs=definition.kwargs,
+        task=task,
+        args=args,
+        kwargs=kwargs,
         run_at=run_at,
         scheduled_at=decision.scheduled_at,
         covers_from=decision.covers_from,
         covers_until=decision.covers_until,
         created_at=now,
-        original_delay=definition.timeline.period_at(decision.scheduled_at),
+        original_delay=definition.timeline.period_at(decision.scheduled_at) if period is None else period,
         max_retries=defaults.max_retries if definition.max_retries is None else definition.max_retries,
         retry=definition.retry or defaults.retry,
         queue=definition.queue,

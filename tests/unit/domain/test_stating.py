@@ -18,6 +18,7 @@ from celery_tm.domain.overlap import Overlap
 from celery_tm.domain.recovery import Recovery
 from celery_tm.domain.schedule import Zone
 from celery_tm.domain.stating import FIELDS, check_values, write_value
+from celery_tm.domain.workflow import Mode, Strategy
 from celery_tm.errors import InvalidValue, TmError, UnknownOption
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -69,6 +70,18 @@ TAKEN = [
     ("plan_ahead", "30d", 30 * DAY),
     ("plan_ahead", 0, None),
     ("options", {"headers": {"x": [1, None]}}, {"headers": {"x": [1, None]}}),
+    (
+        "steps",
+        [{"task": "shop.fetch", "task_timeout": 90}],
+        [{"name": "fetch", "task": "shop.fetch", "task_timeout": "1m 30s"}],
+    ),
+    ("steps", None, None),
+    ("mode", "parallel", Mode.PARALLEL),
+    ("failure_strategy", "fail_fast", Strategy.FAIL_FAST),
+    ("max_parallel", 8, 8),
+    ("terminate", True, True),
+    ("on_start", "shop.tell", "shop.tell"),
+    ("on_complete", "hook:tell", "hook:tell"),
 ]
 
 
@@ -248,6 +261,15 @@ MALFORMED = [
     ("pause_after", 0, "0 is not a count"),
     ("pause_after", 101, "from 1 to 100"),
     ("plan_ahead", "forever", "'forever' is not a duration"),
+    ("steps", "fetch", "'fetch' is not a list"),
+    ("steps", [], "there are none"),
+    ("steps", [{}], r"steps\[0\]: it has no task"),
+    ("mode", "serial", "'serial' is not one of its values"),
+    ("failure_strategy", "give_up", "use one of 'fail_fast', 'continue', 'retry_on_failure'"),
+    ("max_parallel", 0, "0 is not a count"),
+    ("terminate", "yes", "'yes' is not true or false"),
+    ("on_start", "", "it is empty"),
+    ("on_complete", 5, "5 is not text"),
     ("jitter", -5, "-5 is negative"),
     ("jitter", "x", "'x' is not a duration"),
     ("max_runs", 0, "0 is not a count"),
@@ -307,7 +329,8 @@ def test_what_may_be_left_open_can_be_said_to_be_open() -> None:
     open_ones = [
         "fold", "starts_at", "ends_at", "group", "queue", "priority", "retry", "task_timeout", "execution_timeout",
         "expires", "max_retries", "jitter", "max_runs", "recovery_count", "recovery_within", "recovery_spacing",
-        "pause_after", "plan_ahead", "concurrency_key", "concurrency",
+        "pause_after", "plan_ahead", "concurrency_key", "concurrency", "steps", "failure_strategy", "max_parallel",
+        "on_start", "on_complete",
     ]  # fmt: skip
 
     assert check_values(dict.fromkeys(open_ones), zone=Zone()) == dict.fromkeys(open_ones)
