@@ -18,12 +18,12 @@ from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from . import insertion, occurrences, tables
 from .clocks import Clock, ahead
+from .conditions import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
 from .database import Transaction
 from .dialects import Dialect
 from .given import as_texts, given_array
 from .jobs import among, columns_of, in_order, read_job
 from .prepared import Prepared
-from .tables import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
 from .types import Duration
 
 job, occurrence = tables.job, tables.occurrence

@@ -10,21 +10,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Executable, bindparam, literal, literal_column, select
 
 from .clocks import Clock
+from .conditions import IS_DISPATCHED, IS_LEASED, IS_OCCURRING, IS_PENDING, IS_RUNNING, MAY_TAKE_SLOT, NEEDS_NO_SLOT
 from .database import Transaction
 from .dialects import Dialect
 from .prepared import Prepared
-from .tables import (
-    IS_DISPATCHED,
-    IS_LEASED,
-    IS_OCCURRING,
-    IS_PENDING,
-    IS_RUNNING,
-    MAY_TAKE_SLOT,
-    NEEDS_NO_SLOT,
-    definition,
-    job,
-    occurrence,
-)
+from .tables import definition, job, occurrence
 from .types import Instant
 
 # As a literal: PostgreSQL would plan a statement with an unknown limit anew each time.
@@ -37,7 +27,8 @@ LOOKS: dict[str, tuple[ColumnElement[datetime], tuple[ColumnElement[bool], ...]]
     "due_at": (job.c.run_at, (IS_PENDING, NEEDS_NO_SLOT)),
     "turn_at": (job.c.run_at, (IS_PENDING, MAY_TAKE_SLOT)),
     "sent_until": (job.c.lease_until, (IS_LEASED, IS_DISPATCHED)),
-    "run_until": (job.c.lease_until, (IS_LEASED, IS_RUNNING)),
+    # A job that stands for a run has no lease, and would come first where nothing sorts before all else.
+    "run_until": (job.c.lease_until, (IS_LEASED, IS_RUNNING, job.c.lease_until.is_not(None))),
 }
 
 

@@ -34,11 +34,11 @@ from ..domain.job import Job
 from ..domain.occurrence import OccurrenceState
 from . import tables
 from .clocks import Clock, ahead
+from .conditions import IS_OWED, IS_RUNNING
 from .database import Transaction
 from .dialects import Dialect
 from .given import as_texts, given_array, given_rows, storable
 from .prepared import Prepared
-from .tables import IS_OWED, IS_RUNNING
 from .types import Duration
 
 job, execution, key, occurrence = tables.job, tables.execution, tables.key, tables.occurrence
@@ -58,7 +58,7 @@ COPIED: Mapping[str, Column[Any]] = {
 
 def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bool:
     """Say whether the success of this attempt can be written by one statement."""
-    return dialect.changes_many and ended is None and one.slot is None
+    return dialect.changes_many and ended is None and one.slot is None and not one.is_step
 
 
 def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
@@ -74,11 +74,11 @@ def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | Non
 @cache
 def _success(*, keeps_key: bool, ends_occurrence: bool) -> Prepared:
     def build(_: Dialect, clock: Clock) -> Executable:
-        gone = _gone(job.c.id == bindparam("job_id"))
+        gone = take(job.c.id == bindparam("job_id"))
         id = bindparam("execution_", type_=String)
-        also = [_recorded(gone, id, bindparam("message_", type_=String), clock)]
+        also = [record(gone, id, bindparam("message_", type_=String), clock)]
         if keeps_key:
-            also.append(_kept(gone, id, bindparam("result_", type_=String), clock))
+            also.append(keep(gone, id, bindparam("result_", type_=String), clock))
         if ends_occurrence:
             also.append(_completed(gone, clock))
         return select(gone.c.id).add_cte(*also)
@@ -111,31 +111,32 @@ def _successes(*, keeps_keys: bool) -> Prepared:
 
     def build(_: Dialect, clock: Clock) -> Executable:
         given = given_rows(Column(name, Text) for name in lists)
-        gone = _gone(job.c.id == any_(given_array("ids")))
+        gone = take(job.c.id == any_(given_array("ids")))
         told = gone.join(given, given.c.ids == gone.c.id)
-        also = [_recorded(gone, given.c.executions, given.c.messages, clock, told)]
+        also = [record(gone, given.c.executions, given.c.messages, clock, told)]
         if keeps_keys:
-            also.append(_kept(gone, given.c.executions, given.c.results, clock, told))
+            also.append(keep(gone, given.c.executions, given.c.results, clock, told))
         return select(gone.c.id).add_cte(*also)
 
     return Prepared(build, returns=[job.c.id])
 
 
-def _gone(chosen: ColumnElement[bool]) -> CTE:
+def take(chosen: ColumnElement[bool]) -> CTE:
     """Take the rows of attempts that are still ours; nothing else is written for any other."""
     held = delete(job).where(chosen, job.c.attempt == bindparam("attempt_"), IS_RUNNING, IS_OWED)
     return held.returning(*COPIED.values(), job.c.dedupe_key, job.c.keep_key).cte("gone")
 
 
-def _recorded(gone: CTE, id: Any, message: Any, clock: Clock, told: Any = None) -> CTE:
+def record(gone: CTE, id: Any, message: Any, clock: Clock, told: Any = None) -> CTE:
+    """Write the executions of what succeeded."""
     stated: dict[str, Any] = {name: gone.c[column.name] for name, column in COPIED.items()}
     stated |= {"id": id, "message": message, "completed_at": clock.now, "outcome": literal(Outcome.SUCCEEDED.value)}
     rows = select(*stated.values()).select_from(gone if told is None else told)
-    record = postgresql.insert(execution).from_select(list(stated), rows)
-    return record.on_conflict_do_nothing().returning(execution.c.id).cte("recorded")
+    recorded = postgresql.insert(execution).from_select(list(stated), rows)
+    return recorded.on_conflict_do_nothing().returning(execution.c.id).cte("recorded")
 
 
-def _kept(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CTE:
+def keep(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CTE:
     """Keep the keys of what succeeded; an older success whose retention has ended is overwritten."""
     kept_for = func.coalesce(gone.c.keep_key, bindparam("keep_key_", type_=Duration))
     stated: dict[str, Any] = {
@@ -148,9 +149,9 @@ def _kept(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CT
         "kept_until": ahead(clock.now, kept_for),
     }
     rows = select(*stated.values()).select_from(gone if told is None else told).where(gone.c.dedupe_key.is_not(None))
-    keep = postgresql.insert(key).from_select(list(stated), rows)
-    newer = {name: keep.excluded[name] for name in stated if name not in ("task", "key")}
-    return keep.on_conflict_do_update(index_elements=["task", "key"], set_=newer).returning(key.c.job).cte("kept")
+    kept = postgresql.insert(key).from_select(list(stated), rows)
+    newer = {name: kept.excluded[name] for name in stated if name not in ("task", "key")}
+    return kept.on_conflict_do_update(index_elements=["task", "key"], set_=newer).returning(key.c.job).cte("kept")
 
 
 def _completed(gone: CTE, clock: Clock) -> CTE:

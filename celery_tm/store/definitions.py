@@ -13,6 +13,7 @@ from ..domain.definition import COLUMNS, Definition
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
+from ..domain.workflow import Mode, Strategy
 from ..errors import InvalidValue
 from . import calendars, tables
 from .database import Transaction
@@ -175,6 +176,8 @@ def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Def
     FILL["excluded"](value, tuple(row.excluded or ()))
     FILL["calendars"](value, tuple(row.calendars or ()))
     FILL["options"](value, row.options or {})
+    FILL["mode"](value, Mode(row.mode))
+    FILL["failure_strategy"](value, Strategy(row.failure_strategy) if row.failure_strategy else None)
     for name in value.calendars:
         if name not in closed:
             raise InvalidValue("calendars", f"the calendar {name!r} of {row.name!r} is gone", "set it again")

@@ -113,6 +113,17 @@ def of_occurrence(tx: Transaction, occurrence: str) -> list[Execution]:
     return [read_execution(row) for row in tx.execute(query)]
 
 
+def outcomes_of(tx: Transaction, occurrences: Sequence[str]) -> dict[str, set[Outcome]]:
+    """Return how the attempts of these occurrences ended, by occurrence, for those of which any is recorded."""
+    found: dict[str, set[Outcome]] = {}
+    there = execution.c.occurrence.is_not(None)  # said, so that the index that is about these fits
+    for start in range(0, len(occurrences), 1000):
+        mine = tx.dialect.among(execution.c.occurrence, occurrences[start : start + 1000])
+        for row in tx.execute(select(execution.c.occurrence, execution.c.outcome).where(mine, there)):
+            found.setdefault(row.occurrence, set()).add(Outcome(row.outcome))
+    return found
+
+
 def latest(
     tx: Transaction, *, task: str | None = None, definition: str | None = None, job: str | None = None, limit: int = 50
 ) -> Sequence[Execution]:

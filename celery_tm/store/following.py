@@ -15,8 +15,8 @@ from sqlalchemy import and_, delete, insert, null, update
 
 from ..domain.job import Job, JobState
 from . import jobs, tables
+from .conditions import IS_OWED, IS_RUNNING
 from .database import Transaction
-from .tables import IS_OWED, IS_RUNNING
 
 job = tables.job
 HAS_ENDED = ~IS_OWED

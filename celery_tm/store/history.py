@@ -9,7 +9,8 @@ from datetime import datetime
 from ..domain.codec import decode
 from ..domain.execution import STATUS, Execution
 from ..domain.job import Job, JobState, Status
-from . import dead_letters, executions, jobs, keys
+from ..domain.workflow import TASK
+from . import dead_letters, executions, jobs, keys, workflows
 from .database import Transaction
 from .keys import DoneKey
 
@@ -32,6 +33,8 @@ class JobStory:
     progress: str | None = None
     result: object = None
     reason: str | None = None
+    step: str | None = None
+    run: str | None = None  # of the workflow that it is a step of, or stands for
 
 
 def story(tx: Transaction, id: str) -> JobStory | None:
@@ -44,13 +47,24 @@ def story(tx: Transaction, id: str) -> JobStory | None:
     letter = dead_letters.find(tx, id)
     if letter:
         ended = _ended(letter.job.task, id, Status.FAILED, attempts)
-        return replace(ended, job=letter.job, last_error=letter.last_error, reason=letter.reason)
+        buried = letter.job
+        ended = replace(ended, job=buried, step=buried.step, run=buried.run)
+        return replace(ended, last_error=letter.last_error, reason=letter.reason)
     done = keys.find_by_job(tx, id)
     if attempts:
         last = attempts[0]
-        ended = _ended(last.task, id, STATUS[last.outcome], attempts)
+        step, run = _place(tx, last)
+        ended = replace(_ended(last.task, id, STATUS[last.outcome], attempts), step=step, run=run)
         return replace(ended, last_error=last.error, reason=last.message, result=decode(done.result) if done else None)
     return _kept(done) if done else None
+
+
+def _place(tx: Transaction, last: Execution) -> tuple[str | None, str | None]:
+    """Return the step and the run that an execution belongs to, if it does."""
+    if last.occurrence is None or last.task == TASK:
+        return None, last.occurrence
+    name = workflows.names_of(tx, {last.job: last.occurrence}).get(last.job)
+    return name, None if name is None else last.occurrence
 
 
 def _owed(job: Job, attempts: Sequence[Execution]) -> JobStory:
@@ -68,6 +82,8 @@ def _owed(job: Job, attempts: Sequence[Execution]) -> JobStory:
         locked_at=job.claimed_at,
         last_error=job.last_error,
         progress=job.progress,
+        step=job.step,
+        run=job.run,
     )
 
 

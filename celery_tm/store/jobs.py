@@ -12,17 +12,33 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Executable, Integer, Select, Update, and_, bindparam, case, delete, func, null, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Integer,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    update,
+)
 
 from ..domain.job import Job, JobState, Slot, Source, Status, status_of
 from ..domain.retry import TryAgain
+from ..domain.workflow import TASK
 from . import insertion, tables
 from .clocks import Clock
+from .conditions import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, IS_STEP, NEEDS_NO_SLOT
 from .database import Transaction
 from .dialects import Dialect, Moment
 from .given import ByPairs
 from .prepared import Prepared
-from .tables import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
@@ -176,6 +192,13 @@ def in_order(taken: Iterable[Job]) -> list[Job]:
     return sorted(taken, key=lambda one: (one.run_at, one.id))
 
 
+def begin_run(tx: Transaction, id: str, attempt: int, *, occurrence: str) -> bool:
+    """Let a claimed job stand for a run that begins: dispatched → running, without a lease, until its steps have ended."""
+    mine = and_(job.c.id == id, job.c.attempt == attempt, IS_DISPATCHED)
+    change = {"state": JobState.RUNNING, "lease_until": null(), "claimed_at": tx.now, "occurrence": occurrence}
+    return tx.execute(update(job).where(mine).values(change)).rowcount == 1
+
+
 def release(tx: Transaction, claimed: Sequence[Job]) -> int:
     """Give back jobs whose message the broker did not take: dispatched → pending, no try and no dispatch used."""
     return _wait_again(tx, claimed, job.c.dispatches - 1)
@@ -287,7 +310,8 @@ def _held(id: str, attempt: int) -> Any:
 def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
     """Lock and return jobs whose lease has ended, the longest ago first; those of another sweeper are passed over."""
     found: list[Job] = []
-    for state in (IS_RUNNING, IS_DISPATCHED):  # one by one: so every database finds both by index
+    alone = or_(~IS_STEP, ~IS_OWED)  # a step is looked for by itself: its run is locked before it
+    for state in (and_(IS_RUNNING, alone), IS_DISPATCHED):  # one by one: so every database finds both by index
         query = select(job).where(IS_LEASED, state, job.c.lease_until <= tx.now).order_by(job.c.lease_until).limit(limit)
         found += [read_job(row) for row in tx.execute(tx.dialect.locked(query))]
     return found
@@ -316,12 +340,36 @@ def lock_matching(
     task: str | None = None,
 ) -> list[Job]:
     """Lock and return the owed jobs that fit all that is given."""
-    query = select(job).where(IS_OWED)
-    for column, wanted in ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task)):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    query = select(job).where(_fits(id=id, key=key, entity_id=entity_id, task=task))
     query = query.with_for_update() if tx.dialect.skips_locked else query
     return [read_job(row) for row in tx.execute(query)]
+
+
+def runs_of_matching(tx: Transaction, **which: str | None) -> list[str]:
+    """Return the runs that the jobs which fit stand for, or are steps of."""
+    several = or_(job.c.step.is_not(None), job.c.task == TASK)
+    query = select(job.c.occurrence).where(_fits(**which), several, job.c.occurrence.is_not(None))
+    return list(tx.execute(query.distinct().order_by(job.c.occurrence)).scalars())
+
+
+def _fits(
+    *, id: str | None = None, key: str | None = None, entity_id: str | None = None, task: str | None = None
+) -> ColumnElement[bool]:
+    given = ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task))
+    return and_(IS_OWED, *(column == wanted for column, wanted in given if wanted is not None))
+
+
+def overdue_steps(tx: Transaction, *, limit: int) -> list[Job]:
+    """Return running steps whose lease has ended, not locked: their runs are to be locked first."""
+    query = select(job).where(IS_LEASED, IS_RUNNING, IS_STEP, IS_OWED, job.c.lease_until <= tx.now)
+    return [read_job(row) for row in tx.execute(query.order_by(job.c.lease_until).limit(limit))]
+
+
+def lock_overdue_step(tx: Transaction, id: str, attempt: int) -> Job | None:
+    """Lock and return a step if its lease has ended still. The caller has locked its run."""
+    query = select(job).where(_held(id, attempt), IS_OWED, job.c.lease_until <= tx.now)
+    row = tx.execute(query.with_for_update() if tx.dialect.skips_locked else query).first()
+    return read_job(row) if row else None
 
 
 def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> Job | None:
@@ -332,7 +380,7 @@ def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> 
     if delay is not None:
         change["run_at"] = tx.later(delay)
     existing = find_by_key(tx, value.task, value.dedupe_key or "")
-    if existing is None:
+    if existing is None or existing.is_step:  # a run waits for its step, as it was stated
         return None
     row = tx.update_one(job, existing.id, update(job).where(job.c.attempt == existing.attempt, IS_PENDING).values(change))
     return read_job(row) if row else None

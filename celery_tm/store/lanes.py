@@ -7,6 +7,7 @@ look while they hold the key's row in `tm_lane`, so none is overlooked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,10 +16,10 @@ from sqlalchemy import and_, func, or_, select, update
 
 from ..domain.job import Job, Slot
 from . import jobs, tables
+from .conditions import IS_ACTIVE, IS_LEASED, IS_OWED, IS_PENDING, MAY_TAKE_SLOT, NEEDS_NO_SLOT, WAITS_FOR_SLOT
 from .database import Transaction
-from .tables import IS_LEASED, IS_PENDING, MAY_TAKE_SLOT, WAITS_FOR_SLOT
 
-job, lane = tables.job, tables.lane
+job, lane, occurrence = tables.job, tables.lane, tables.occurrence
 EVERYTHING = "*"  # the lane of `tm_max_in_flight`
 
 
@@ -68,13 +69,23 @@ def hold(tx: Transaction, ids: Sequence[str]) -> None:
 
 def free(tx: Transaction, ended: Job) -> None:
     """Let the next job of the same key go on: `ended` has given its slot back."""
-    if ended.slot is None or ended.concurrency_key is None:
-        return
-    _wait_for(tx, ended.concurrency_key)
-    query = select(job.c.id).where(job.c.concurrency_key == ended.concurrency_key, WAITS_FOR_SLOT)
-    following = tx.execute(tx.dialect.latest(query.order_by(job.c.run_at, job.c.id).limit(1))).scalar()
-    if following is not None:
-        tx.execute(update(job).where(job.c.id == following, IS_PENDING).values(slot=Slot.OPEN))
+    if ended.slot is not None and ended.concurrency_key is not None:
+        _let_go_on(tx, ended.concurrency_key, 1)
+
+
+def free_all(tx: Transaction, taken_back: Collection[Job]) -> None:
+    """Let as many jobs go on as there were among these that had a slot, or whose turn it was."""
+    given = Counter(one.concurrency_key for one in taken_back if one.slot is Slot.OPEN and one.concurrency_key is not None)
+    for key in sorted(given):
+        _let_go_on(tx, key, given[key])
+
+
+def _let_go_on(tx: Transaction, key: str, count: int) -> None:
+    _wait_for(tx, key)
+    query = select(job.c.id).where(job.c.concurrency_key == key, WAITS_FOR_SLOT)
+    following = list(tx.execute(tx.dialect.latest(query.order_by(job.c.run_at, job.c.id).limit(count))).scalars())
+    if following:
+        tx.execute(update(job).where(job.c.id.in_(following), IS_PENDING).values(slot=Slot.OPEN))
         tx.wake()
 
 
@@ -95,11 +106,20 @@ def count_before(tx: Transaction, one: Job) -> int:
     return int(tx.execute(select(func.count()).select_from(job).where(earlier)).scalar_one())
 
 
+def is_any_outside(tx: Transaction, definition: str) -> bool:
+    """Say whether a run of a definition is in process that stands in no line."""
+    query = select(job.c.id).join(occurrence, job.c.occurrence == occurrence.c.id)
+    # Of a workflow it is the job that stands for the run which takes turns, not its steps.
+    query = query.where(occurrence.c.definition == definition, IS_ACTIVE, IS_OWED, NEEDS_NO_SLOT, job.c.step.is_(None))
+    return tx.execute(query.limit(1)).first() is not None
+
+
 def room_left(tx: Transaction, limit: int) -> int:
     """Return how many more jobs may be in flight under `tm_max_in_flight`; 0 while another beat is claiming."""
     if not _lock(tx, {EVERYTHING}):
         return 0
-    in_flight = select(job.c.id).where(IS_LEASED).limit(limit).subquery()
+    # A job that stands for a run has no lease: it is its steps that are in flight.
+    in_flight = select(job.c.id).where(IS_LEASED, job.c.lease_until.is_not(None)).limit(limit).subquery()
     return limit - int(tx.execute(select(func.count()).select_from(in_flight)).scalar_one())
 
 

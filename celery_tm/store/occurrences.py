@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, case, delete, func, select, union_all, update
+from sqlalchemy import Row, and_, case, delete, func, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Active
 from . import tables
+from .conditions import IS_ACTIVE, IS_OCCURRING, IS_PLANNED_AHEAD
 from .database import Transaction
 from .dialects import Moment
-from .tables import IS_ACTIVE, IS_OCCURRING, IS_PLANNED_AHEAD
 
 occurrence = tables.occurrence
 COLUMNS = tuple(f.name for f in fields(Occurrence))
@@ -79,10 +79,19 @@ def start(tx: Transaction, id: str, *, deadline: Moment) -> None:
     tx.execute(update(occurrence).where(occurrence.c.id == id).values(state=OccurrenceState.RUNNING, **values))
 
 
-def end(tx: Transaction, id: str, state: OccurrenceState, *, reason: str | None = None) -> None:
+def end(
+    tx: Transaction, id: str, state: OccurrenceState, *, reason: str | None = None, report: Mapping[str, Any] | None = None
+) -> None:
     """Mark an occurrence as ended; without a reason it keeps the one it has."""
     values: dict[str, Any] = {"state": state, "ended_at": tx.now} | ({"reason": reason} if reason else {})
+    values |= {"report": report} if report else {}
     tx.execute(update(occurrence).where(occurrence.c.id == id).values(values))
+
+
+def allow(tx: Transaction, id: str, more: timedelta) -> None:
+    """Give an occurrence that still runs more time, from now on."""
+    mine = and_(occurrence.c.id == id, IS_OCCURRING)
+    tx.execute(update(occurrence).where(mine).values(deadline_at=tx.later(more)))
 
 
 def lock_overdue(tx: Transaction, *, limit: int) -> list[Occurrence]:
@@ -90,6 +99,13 @@ def lock_overdue(tx: Transaction, *, limit: int) -> list[Occurrence]:
     query = select(occurrence).where(IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
     query = query.order_by(occurrence.c.deadline_at).limit(limit)
     return [read_occurrence(row) for row in tx.execute(tx.dialect.locked(query))]
+
+
+def find_overdue(tx: Transaction, id: str) -> Occurrence | None:
+    """Return an occurrence if it runs past its deadline, as committed now. The caller has locked its run."""
+    mine = and_(occurrence.c.id == id, IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
+    row = tx.execute(tx.dialect.latest(select(occurrence).where(mine))).first()
+    return read_occurrence(row) if row else None
 
 
 def last_ended(tx: Transaction, definition: str, *, count: int) -> list[OccurrenceState]:
@@ -110,6 +126,21 @@ def find(tx: Transaction, id: str) -> Occurrence | None:
     """Return one occurrence."""
     row = tx.execute(select(occurrence).where(occurrence.c.id == id)).first()
     return read_occurrence(row) if row else None
+
+
+def find_many(tx: Transaction, ids: Sequence[str]) -> list[Occurrence]:
+    """Return those of these occurrences that there are."""
+    found: list[Occurrence] = []
+    for start in range(0, len(ids), 1000):
+        chosen = select(occurrence).where(tx.dialect.among(occurrence.c.id, ids[start : start + 1000]))
+        found += [read_occurrence(row) for row in tx.execute(chosen)]
+    return found
+
+
+def replays(tx: Transaction, definition: str, *, since: datetime) -> list[Occurrence]:
+    """Return the replays of a definition's instants from an instant on; one of an earlier instant may be among them."""
+    mine = (occurrence.c.definition == definition, occurrence.c.scheduled_at >= since)
+    return [read_occurrence(row) for row in tx.execute(select(occurrence).where(*mine, occurrence.c.replay_of.is_not(None)))]
 
 
 def of_definition(

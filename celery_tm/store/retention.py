@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, select
+from sqlalchemy import Select, delete, exists, or_, select
 
 from ..domain.occurrence import OccurrenceState
 from . import tables
@@ -30,7 +30,19 @@ def remove_old(tx: Transaction, kind: str, age: timedelta | None, *, limit: int)
         for row in found:
             tx.execute(delete(table).where(task == row.task, text == row.key, table.c.kept_until <= before))
         return len(found)
+    if kind == "steps":
+        return _remove_steps(tx, [(row.workflow, row.name) for row in found])
     return tx.execute(delete(table).where(key.in_([row[0] for row in found]))).rowcount
+
+
+def _remove_steps(tx: Transaction, found: Sequence[tuple[str, str]]) -> int:
+    """Delete steps, those of a run at once."""
+    by_run: dict[str, list[str]] = {}
+    for run, name in found:
+        by_run.setdefault(run, []).append(name)
+    for run, names in by_run.items():
+        tx.execute(delete(tables.step).where(tables.step.c.workflow == run, tables.step.c.name.in_(names)))
+    return len(found)
 
 
 def _executions(before: Any) -> tuple[Any, Select[Any]]:
@@ -43,8 +55,28 @@ def _executions(before: Any) -> tuple[Any, Select[Any]]:
 def _occurrences(before: Any) -> tuple[Any, Select[Any]]:
     table = tables.occurrence
     letter = exists(select(tables.dead_letter.c.id).where(tables.dead_letter.c.occurrence == table.c.id))
-    old = select(table.c.id).where(table.c.scheduled_at < before, table.c.state.in_(ENDED), ~letter)
+    # What ran goes by its end too: a backfill of last year is kept as long as the records of its attempts are.
+    ended = or_(table.c.ended_at.is_(None), table.c.ended_at < before)
+    old = select(table.c.id).where(table.c.scheduled_at < before, ended, table.c.state.in_(ENDED), ~letter)
     return table, old.order_by(table.c.scheduled_at)
+
+
+def _steps(before: Any) -> tuple[Any, Select[Any]]:
+    """Choose the steps of runs whose occurrence is gone. They go before their run, so that none is left behind."""
+    run, step = tables.workflow, tables.step
+    chosen = select(step.c.workflow, step.c.name).join_from(run, step, step.c.workflow == run.c.id)
+    return step, chosen.where(run.c.created_at < before, ~_has_occurrence()).order_by(run.c.created_at)
+
+
+def _runs(before: Any) -> tuple[Any, Select[Any]]:
+    run, left = tables.workflow, exists(select(tables.step.c.name).where(tables.step.c.workflow == tables.workflow.c.id))
+    old = select(run.c.id).where(run.c.created_at < before, ~_has_occurrence(), ~left)
+    return run, old.order_by(run.c.created_at)
+
+
+def _has_occurrence() -> Any:
+    """Say whether a run still has its occurrence: one that is owed, recent or has a dead letter keeps it."""
+    return exists(select(tables.occurrence.c.id).where(tables.occurrence.c.id == tables.workflow.c.id))
 
 
 def _logs(before: Any) -> tuple[Any, Select[Any]]:
@@ -68,6 +100,8 @@ def _lanes(before: Any) -> tuple[Any, Select[Any]]:  # noqa: ARG001
 _OLD: Mapping[str, Callable[[Any], tuple[Any, Select[Any]]]] = {
     "executions": _executions,
     "occurrences": _occurrences,
+    "steps": _steps,
+    "runs": _runs,
     "logs": _logs,
     "keys": _keys,
     "audit": _audit,

@@ -15,9 +15,25 @@ from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import NOT_KEPT, Bury, TryAgain, can_be_sent_again
+from ..domain.run import Run, ending_of, report_of, results_text, shortened
+from ..domain.workflow import TASK, StepState
 from ..errors import LeaseLost
-from . import audit, completion, dead_letters, executions, following, jobs, keys, lanes, occurrences, pausing
+from . import (
+    audit,
+    completion,
+    dead_letters,
+    executions,
+    following,
+    jobs,
+    keys,
+    lanes,
+    occurrences,
+    pausing,
+    progress,
+    workflows,
+)
 from .database import Transaction
+from .progress import StepEnd
 
 Ended = Mapping[str, Any]  # how a body ended, kept while what follows it is handed on
 
@@ -26,6 +42,7 @@ def succeed(
     tx: Transaction, job: Job, *, result: str | None, message: str | None, keep_key: timedelta, ended: Ended | None = None
 ) -> None:
     """The work is done: the execution and the key stay, the row goes, or stays until what follows is handed on."""
+    run = _run_of(tx, job)
     if completion.is_single(tx.dialect, job, ended):
         if not completion.succeed(tx, job, result=result, message=message, keep_key=keep_key):
             raise LeaseLost(job.id, job.attempt)
@@ -33,7 +50,68 @@ def succeed(
     _finish(tx, job, ended)
     execution = executions.record(tx, job, Outcome.SUCCEEDED, message=message)
     _keep(tx, job, execution, result, keep_key)
+    if run is not None:
+        _end_step(tx, run, job, StepEnd(outcome=Outcome.SUCCEEDED, result=result))
+        return
     _end(tx, job, OccurrenceState.COMPLETED)
+
+
+def _run_of(tx: Transaction, job: Job) -> Run | None:
+    """Lock and return the run that a job is a step of; before the job, as everybody does who changes a run."""
+    return workflows.lock(tx, job.occurrence) if job.is_step else None
+
+
+def _end_step(tx: Transaction, run: Run, job: Job, end: StepEnd) -> None:
+    """A step is no longer owed: what waits for it may start, or its run is over."""
+    run = progress.end_step(tx, run, job, end)
+    lanes.free(tx, job)
+    close_if_over(tx, run)
+
+
+def stop_run(
+    tx: Transaction,
+    run: Run,
+    *,
+    by: str,
+    as_: OccurrenceState = OccurrenceState.CANCELLED,
+    all_of_it: bool = False,
+) -> bool:
+    """End a run early, which the caller has locked: what has not started goes at once, what runs is asked to stop.
+
+    What runs regardless goes on, unless it is to stop too. False: the run was over before we had it.
+    """
+    if run.is_over:
+        return False
+    if all_of_it or not run.is_stopped or as_ is OccurrenceState.STALE:
+        run = progress.stop(tx, run, by=by, as_=as_, all_of_it=all_of_it)
+    close_if_over(tx, run)
+    return True
+
+
+def close_if_over(tx: Transaction, run: Run) -> None:
+    """End the job that stands for a run all of whose steps have ended, and the occurrence; the next one may go on."""
+    if not run.is_over:
+        return
+    root = jobs.find(tx, run.job)
+    if root is None or not jobs.remove_running(tx, root.id, root.attempt):
+        raise LeaseLost(run.job, run.attempt)
+    steps = workflows.in_state(tx, run.id, *StepState)
+    ending = ending_of(run, [step for step in steps if step.state is StepState.FAILED and not step.kept_from])
+    failure = Failure(error=ending.reason or "", outcome=ending.outcome) if ending.outcome in FAILED else None
+    message = None if failure else ending.reason
+    execution = executions.record(tx, root, ending.outcome, message=message, failure=failure)
+    if ending.outcome is Outcome.SUCCEEDED:
+        _keep(tx, root, execution, results_text(steps), NO_TIME)  # one that has a key says how long it is kept
+    attempts = executions.of_occurrence(tx, run.id)
+    report = shortened(report_of(run, steps, attempts, ending=ending, now=tx.read_now()))
+    occurrences.end(tx, run.id, ending.state, reason=ending.reason, report=report)
+    progress.call_hook(tx, run, "on_complete", [run.told(ending.state), report])
+    lanes.free(tx, root)
+    if ending.state in (OccurrenceState.FAILED, OccurrenceState.STALE):
+        pausing.pause_if_failing(tx, run.id)
+
+
+FAILED, NO_TIME = (Outcome.FAILED, Outcome.TIMEOUT), timedelta(0)
 
 
 def succeed_all(
@@ -74,23 +152,36 @@ def _finish(tx: Transaction, job: Job, ended: Ended | None) -> None:
 
 def replaced(tx: Transaction, job: Job, ended: Ended | None, *, message: str) -> None:
     """The body put another call in its place: that one has the job's id, and passes the gate when it comes."""
+    run = _run_of(tx, job)
     _finish(tx, job, ended)
     executions.record(tx, job, Outcome.REPLACED, message=message)
-    _end(tx, job, OccurrenceState.COMPLETED, reason=message)
+    _end(tx, job, OccurrenceState.COMPLETED, run, Outcome.REPLACED, reason=message)
 
 
 def hand_over(tx: Transaction, job: Job, *, message: str) -> bool:
     """A plain Celery task was sent: its end will not be seen, so it counts as done. False: somebody was faster."""
+    run = _run_of(tx, job)
     if not jobs.remove_waiting(tx, job.id, job.attempt):
         return False
     executions.record(tx, replace(job, state=JobState.PENDING), Outcome.SUCCEEDED, message=message)
-    _end(tx, job, OccurrenceState.COMPLETED, reason=message)
+    _end(tx, job, OccurrenceState.COMPLETED, run, Outcome.SUCCEEDED, reason=message)
     return True
 
 
-def _end(tx: Transaction, job: Job, state: OccurrenceState, *, reason: str | None = None) -> None:
-    """The job is no longer owed: its occurrence has ended, and the next one of its key may go on."""
-    if job.occurrence:
+def _end(
+    tx: Transaction,
+    job: Job,
+    state: OccurrenceState,
+    run: Run | None = None,
+    outcome: Outcome = Outcome.SUCCEEDED,
+    *,
+    reason: str | None = None,
+) -> None:
+    """The job is no longer owed: its occurrence has ended, or a step of its run, and the next one of its key may go on."""
+    if run is not None:
+        _end_step(tx, run, job, StepEnd(outcome=outcome, why=reason))
+        return
+    if job.occurrence and not job.is_step:
         occurrences.end(tx, job.occurrence, state, reason=reason)
     lanes.free(tx, job)
 
@@ -99,6 +190,7 @@ def fail(
     tx: Transaction, job: Job, failure: Failure, then: TryAgain | Bury, *, ended: Ended | None = None
 ) -> TryAgain | Bury | None:
     """The attempt failed: the job gets its next try or becomes a dead letter; None if it was cancelled instead."""
+    _run_of(tx, job)
     if isinstance(then, TryAgain) and not can_be_sent_again(job, then):
         then = Bury(NOT_KEPT)
     if isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
@@ -128,6 +220,7 @@ def bury(
 
     With `ended` its row stays until what follows a failure is handed on, by the worker that has it.
     """
+    run = _run_of(tx, job)
     running = job.state is JobState.RUNNING
     if running:
         _finish(tx, job, ended)
@@ -137,8 +230,8 @@ def bury(
         executions.record(tx, job, failure.outcome, failure=failure)
     dead_letters.bury(tx, job, reason=then.reason, failure=failure)
     audit.note(tx, "bury", f"job:{job.id}", reason=then.reason, after={"task": job.task, "attempt": job.attempt})
-    _end(tx, job, state, reason=then.reason)
-    if job.occurrence:
+    _end(tx, job, state, run, failure.outcome, reason=failure.error if run else then.reason)
+    if job.occurrence and run is None:
         pausing.pause_if_failing(tx, job.occurrence)
 
 
@@ -154,6 +247,7 @@ def abandon(
 
 def hand_back(tx: Transaction, job: Job, why: Failure) -> bool:
     """A worker that stops gives back a running attempt: it waits again and no try is used. False: it is gone."""
+    _run_of(tx, job)
     if not can_be_sent_again(job):
         return fail(tx, job, why, Bury(NOT_KEPT)) is not None
     if not jobs.hand_back(tx, job.id, job.attempt):
@@ -171,24 +265,40 @@ WAKE_WITHIN = timedelta(seconds=1)
 
 def stop(tx: Transaction, job: Job, *, message: str | None = None) -> None:
     """A running attempt was cancelled and has stopped."""
+    run = _run_of(tx, job)
     if not jobs.remove_running(tx, job.id, job.attempt):
         raise LeaseLost(job.id, job.attempt)
     executions.record(tx, job, Outcome.CANCELLED, message=message)
-    _end(tx, job, OccurrenceState.CANCELLED, reason=message)
+    _end(tx, job, OccurrenceState.CANCELLED, run, Outcome.CANCELLED, reason=(run and run.stopped_by) or message)
 
 
-def drop(tx: Transaction, job: Job, outcome: Outcome, *, reason: str, actor: str | None = None) -> bool:
-    """A job that is not running will not run: cancelled, expired or deduplicated. False: it has started meanwhile."""
+def drop(
+    tx: Transaction, job: Job, outcome: Outcome, *, reason: str, actor: str | None = None, result: str | None = None
+) -> bool:
+    """A job that is not running will not run: cancelled, expired or deduplicated. False: it has started meanwhile.
+
+    `result` is what the job returned whose key this one has.
+    """
+    run = _run_of(tx, job)
     if not jobs.remove_waiting(tx, job.id, job.attempt):
         return False
     # The attempt did not start; whoever dispatched it is not its worker.
     executions.record(tx, replace(job, state=JobState.PENDING), outcome, message=reason, actor=actor)
-    _end(tx, job, OccurrenceState.CANCELLED, reason=reason)
+    if run is not None:
+        _end_step(tx, run, job, StepEnd(outcome=outcome, why=reason, result=result))
+    else:
+        _end(tx, job, OccurrenceState.CANCELLED, reason=reason)
     return True
 
 
 def make_room(tx: Transaction, occurrences_owed: Sequence[str], *, reason: str) -> None:
     """Cancel what is owed of these occurrences: what waits goes at once, what runs is asked to stop."""
-    for job in jobs.lock_of_occurrences(tx, occurrences_owed):
-        if not drop(tx, job, Outcome.CANCELLED, reason=reason):
+    runs = {id: run for id in occurrences_owed if (run := workflows.lock(tx, id))}
+    for run in runs.values():
+        stop_run(tx, run, by=reason)
+    for job in jobs.lock_of_occurrences(tx, [id for id in occurrences_owed if id not in runs]):
+        begun = workflows.lock(tx, job.occurrence) if job.task == TASK else None
+        if begun is not None:  # while we waited for its job
+            stop_run(tx, begun, by=reason)
+        elif not drop(tx, job, Outcome.CANCELLED, reason=reason):
             jobs.request_cancel(tx, job.id, job.attempt)

@@ -13,7 +13,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    ColumnElement,
     Index,
     Integer,
     MetaData,
@@ -21,13 +20,11 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    and_,
-    literal_column,
+    false,
     text,
 )
 
-from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_TASK, JobState
-from ..domain.occurrence import ACTIVE, OccurrenceState
+from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_TASK
 from .types import Duration, Instant, Json, LongText
 
 metadata = MetaData()
@@ -196,6 +193,13 @@ definition = Table(
     Column("pause_after", Integer),
     Column("plan_ahead", Duration),
     Column("options", Json),
+    Column("steps", Json),
+    Column("mode", String(10), nullable=False, server_default="sequential"),
+    Column("failure_strategy", String(20)),
+    Column("max_parallel", Integer),
+    Column("terminate", Boolean, nullable=False, server_default=false()),
+    Column("on_start", String(MAX_TASK)),
+    Column("on_complete", String(MAX_TASK)),
     Column("origin", String(100)),
     Column("retired_at", Instant),
     Column("version", Integer, nullable=False),
@@ -245,6 +249,49 @@ occurrence = Table(
         where="state IN ('pending', 'queued', 'running')",
         plain=("definition", "state"),
     ),
+    **OPTIONS,
+)
+
+# One run of a workflow; its id is its occurrence's. Locked, before any of its steps, by locking the row of its job.
+workflow = Table(
+    "tm_workflow",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("job", String(MAX_ID), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("remaining", Json, nullable=False),
+    Column("stopped_by", LongText),
+    Column("stopped_as", String(10)),
+    Column("settings", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Index("tm_workflow_created", "created_at"),
+    **OPTIONS,
+)
+
+step = Table(
+    "tm_step",
+    metadata,
+    Column("workflow", String(36), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("task", String(MAX_TASK), nullable=False),
+    Column("args", LongText, nullable=False),
+    Column("kwargs", LongText, nullable=False),
+    Column("settings", Json, nullable=False),
+    Column("regardless", Boolean, nullable=False),
+    Column("waits_for", Integer),
+    Column("feeds", LongText, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("job", String(36), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("started_at", Instant),
+    Column("ended_at", Instant),
+    Column("outcome", String(20)),
+    Column("result", LongText),
+    Column("error", LongText),
+    Column("cancelled_by", LongText),
+    Column("kept_from", String(36)),
+    Index("tm_step_join", "workflow", "waits_for"),
     **OPTIONS,
 )
 
@@ -326,26 +373,3 @@ node = Table(
     Column("version", String(40), nullable=False),
     **OPTIONS,
 )
-
-
-def is_state(state: JobState) -> ColumnElement[bool]:
-    """Return the condition that a job is in `state`, as a literal."""
-    return job.c.state == literal_column(f"'{state.value}'")
-
-
-IS_PENDING = is_state(JobState.PENDING)
-IS_DISPATCHED = is_state(JobState.DISPATCHED)
-IS_RUNNING = is_state(JobState.RUNNING)
-NEEDS_NO_SLOT = job.c.slot.is_(None)
-MAY_TAKE_SLOT = job.c.slot == literal_column("'open'")
-WAITS_FOR_SLOT = job.c.slot == literal_column("'held'")
-IS_OWED = job.c.ended.is_(None)  # its body has not ended; what follows an end is not the work itself
-IS_LEASED = job.c.state != literal_column("'pending'")
-# Owed: decided to run and not ended. What is only planned ahead has not been decided.
-IS_ACTIVE = and_(
-    occurrence.c.state.in_([literal_column(f"'{state.value}'") for state in ACTIVE]), occurrence.c.decided_at.is_not(None)
-)
-IS_PLANNED_AHEAD = and_(
-    occurrence.c.state == literal_column(f"'{OccurrenceState.PENDING.value}'"), occurrence.c.decided_at.is_(None)
-)
-IS_OCCURRING = occurrence.c.state == literal_column(f"'{OccurrenceState.RUNNING.value}'")
