@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .domain.schedule import Schedule
     from .errors import TmError
     from .management import TimeManagement, easy_app
-    from .producer import JobHandle, cancel, defer, defer_many
+    from .producer import JobHandle, cancel, defer, defer_many, workflow
     from .scheduler import Scheduler
     from .worker.context import JobContext, current_job
     from .worker.task import Task
@@ -32,6 +32,7 @@ _PLACES = {
     "defer": ".producer",
     "defer_many": ".producer",
     "easy_app": ".management",
+    "workflow": ".producer",
 }
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "defer",
     "defer_many",
     "easy_app",
+    "workflow",
 ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import Celery
@@ -30,6 +30,7 @@ class Installation:
         self.settings: Settings = read_settings(_plain(app.conf), os.environ)
         self.default_policy  # noqa: B018  (a typo in it must not start)
         self.database = Database(self.settings)
+        self.hooks: dict[str, Callable[..., Any]] = {}  # what `@tm.hook` has registered, by name
 
     @classmethod
     def of(cls, app: Celery) -> Installation:

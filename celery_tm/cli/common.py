@@ -23,6 +23,7 @@ from ..errors import AppMissing, InvalidValue, TmError, shown
 from ..management import TimeManagement
 
 MAX_ACTOR = 255
+IDS = ("id", "run", "job")  # people copy them, so they stay in one piece
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 limit_option = click.option(
@@ -88,6 +89,11 @@ def _tm(ctx: click.Context) -> TimeManagement:
     return TimeManagement(app)
 
 
+def where_told(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *also: str) -> list[str]:
+    """Return the columns of a table, with those besides that at least one of its rows has something to say in."""
+    return [*columns, *(name for name in also if any(row.get(name) is not None for row in rows))]
+
+
 def show(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str], json_wanted: bool, empty: str) -> None:
     """Print rows as a table of `columns`, or all of them as JSON."""
     if json_wanted:
@@ -98,14 +104,14 @@ def show(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str], json_want
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in IDS)
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def read_instant(text: str | None, *, field: str, zone: str) -> datetime | None:
-    """Return the instant that ISO 8601 text means; without an offset it is local time in `zone`."""
+def read_instant(text: str | None, *, field: str, zone: str | None = None) -> datetime | None:
+    """Return the instant that ISO 8601 text means; without an offset it is local time in `zone`, or refused."""
     if text is None:
         return None
     try:
@@ -116,7 +122,7 @@ def read_instant(text: str | None, *, field: str, zone: str) -> datetime | None:
             f"{shown(text)} is not a date and time",
             "use ISO 8601, e.g. '2026-12-24T18:00' or '2026-12-24T18:00+01:00'",
         ) from None
-    return as_utc(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)), field=field)
+    return as_utc(moment if moment.tzinfo or zone is None else moment.replace(tzinfo=ZoneInfo(zone)), field=field)
 
 
 def both_times(instant: datetime, zone: str) -> dict[str, Any]:

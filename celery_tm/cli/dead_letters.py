@@ -7,7 +7,18 @@ import click
 from ..management import TimeManagement
 from ..store.dead_letters import DeadLetter
 from . import Group
-from .common import actor_option, as_json, example, limit_option, plain, reason_option, show, show_one, with_tm
+from .common import (
+    actor_option,
+    as_json,
+    example,
+    limit_option,
+    plain,
+    reason_option,
+    show,
+    show_one,
+    where_told,
+    with_tm,
+)
 
 COLUMNS = ("id", "task", "attempts", "buried_at", "reason", "last_error")
 
@@ -27,12 +38,13 @@ def command() -> None:
 def list_letters(tm: TimeManagement, task: str | None, limit: int, as_json: bool) -> None:
     """List the dead letters."""
     rows = [_row(letter) for letter in tm.dead_letters.list(task=task, limit=limit)]
-    show(rows, columns=COLUMNS, json_wanted=as_json, empty="no dead letters")
+    show(rows, columns=where_told(COLUMNS, rows, "step", "run"), json_wanted=as_json, empty="no dead letters")
 
 
 def _row(letter: DeadLetter) -> dict[str, object]:
     job = plain(letter.job)
-    return {**job, "attempts": letter.attempts, "buried_at": letter.buried_at, "reason": letter.reason}
+    told = {"attempts": letter.attempts, "buried_at": letter.buried_at, "reason": letter.reason}
+    return {**job, **told, "run": letter.job.run}
 
 
 @command.command(

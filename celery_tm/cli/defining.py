@@ -38,7 +38,7 @@ within_option = click.option("--within", metavar="DURATION", help=f"How far to l
     epilog=example('definitions add nightly --task shop.report --schedule "30 2 * * *" --set max_retries=5'),
 )
 @click.argument("name")
-@click.option("--task", required=True, help="Name of the task.")
+@click.option("--task", help="Name of the task; or state --steps.")
 @click.option("--schedule", required=True, metavar="RULE", help="""'30 2 * * *', 'every 10s' … or JSON with a kind.""")
 @stating_options
 @actor_option

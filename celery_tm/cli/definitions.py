@@ -15,6 +15,7 @@ from . import Group
 from .common import as_json, both_times, example, limit_option, plain, show, show_one, with_tm
 from .defining import add, edit, preview
 from .files import export, load
+from .steps import number_of, show_steps
 from .switching import disable, enable, pause, remove, resume, standing, trigger
 
 COLUMNS = ("name", "task", "schedule", "timezone", "is", "next_run_at", "last_run_at", "version")
@@ -38,6 +39,8 @@ def command() -> None:
 def list_definitions(tm: TimeManagement, group: str | None, as_json: bool) -> None:
     """List the definitions."""
     rows = [_row(definition) for definition in tm.definitions.list(group=group)]
+    if not as_json:
+        rows = [row | {"task": row["task"] or number_of(row["steps"])} for row in rows]
     empty = (
         f"no definition is in group {group!r}" if group else "no definitions yet; `tm definitions add` or `load` adds some"
     )
@@ -46,7 +49,8 @@ def list_definitions(tm: TimeManagement, group: str | None, as_json: bool) -> No
 
 def _row(definition: Definition) -> dict[str, Any]:
     times = {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at}
-    return {**plain(definition), "is": standing(definition), **times}
+    task = None if definition.steps else definition.task  # else each step has its own
+    return {**plain(definition), "task": task, "is": standing(definition), **times}
 
 
 @command.command(
@@ -67,6 +71,7 @@ def show_definition(tm: TimeManagement, name: str, as_json: bool) -> None:
         show_one({**_row(definition), **told, "waiting_edit": definition.waiting_edit}, json_wanted=True)
         return
     show_one(_for_people(definition, versions), json_wanted=False)
+    show_steps(definition)
     if coming:
         click.echo("coming:")
     for one in coming:
@@ -84,6 +89,8 @@ def _coming(definition: Definition) -> list[datetime]:
 
 def _for_people(definition: Definition, versions: int) -> dict[str, Any]:
     values = {"name": definition.name, **stated(definition)}
+    if definition.steps:
+        values["steps"] = number_of(definition.steps)
     values |= {"meaning": definition.rule.describe(), "is": standing(definition)}
     values |= {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at, "runs": definition.runs}
     values |= {"version": f"{definition.version}, {versions} kept", "updated_at": definition.updated_at}
@@ -96,7 +103,8 @@ def _for_people(definition: Definition, versions: int) -> dict[str, Any]:
 
 
 def _said(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{field}={value}" for field, value in values.items())
+    told = {field: number_of(value) if field == "steps" and value else value for field, value in values.items()}
+    return ", ".join(f"{field}={value}" for field, value in told.items())
 
 
 @command.command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..management import TimeManagement
-from .common import as_json, example, limit_option, plain, show, with_tm
+from .common import as_json, example, limit_option, plain, show, where_told, with_tm
 
 COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "error", "worker", "job")
 
@@ -22,7 +22,7 @@ COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "e
 @with_tm
 def command(tm: TimeManagement, name: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """Show the latest executions."""
-    rows = [
-        plain(execution) | {"completed_at": execution.completed_at} for execution in tm.history(name, task=task, limit=limit)
-    ]
-    show(rows, columns=COLUMNS, json_wanted=as_json, empty="nothing was executed yet")
+    found = tm.history(name, task=task, limit=limit)
+    steps = tm.step_names(found)
+    rows = [plain(one) | {"completed_at": one.completed_at, "step": steps.get(one.job)} for one in found]
+    show(rows, columns=where_told(COLUMNS, rows, "step"), json_wanted=as_json, empty="nothing was executed yet")

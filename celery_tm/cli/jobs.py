@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ..domain.job import JobState
+from ..domain.job import Job, JobState
 from ..management import TimeManagement
 from ..producer import cancel as cancel_job
 from . import Group
-from .common import actor_option, as_json, example, limit_option, plain, reason_option, show, show_one, with_tm
+from .common import (
+    actor_option,
+    as_json,
+    example,
+    limit_option,
+    plain,
+    reason_option,
+    show,
+    show_one,
+    where_told,
+    with_tm,
+)
 
 COLUMNS = ("id", "task", "state", "attempt", "run_at", "dedupe_key", "claimed_by", "progress", "last_error")
 
@@ -28,8 +41,12 @@ def command() -> None:
 @with_tm
 def list_jobs(tm: TimeManagement, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List jobs."""
-    rows = [plain(job) | {"run_at": job.run_at} for job in tm.jobs(state=state, task=task, limit=limit)]
-    show(rows, columns=COLUMNS, json_wanted=as_json, empty="nothing is owed")
+    rows = [_row(job) for job in tm.jobs(state=state, task=task, limit=limit)]
+    show(rows, columns=where_told(COLUMNS, rows, "step", "run"), json_wanted=as_json, empty="nothing is owed")
+
+
+def _row(job: Job) -> dict[str, Any]:
+    return plain(job) | {"run_at": job.run_at, "run": job.run}
 
 
 @command.command(
@@ -47,7 +64,8 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     if as_json:
         show_one(story, json_wanted=True)
         return
-    show_one({name: story[name] for name in story if name not in ("job", "executions")}, json_wanted=False)
+    hidden = ("job", "executions", *(name for name in ("step", "run") if story[name] is None))
+    show_one({name: story[name] for name in story if name not in hidden}, json_wanted=False)
     show(
         attempts,
         columns=("attempt", "outcome", "started_at", "completed_at", "worker", "error"),

@@ -7,17 +7,20 @@ no value at all is refused here: a `--set` without `=`, a field stated twice, JS
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from ..domain.stating import FIELDS
 from ..errors import InvalidValue, UnknownOption, nearest, shown
+from ..management.files import read_content
 
 JSON = ("args", "kwargs")
 SCHEDULE_EXAMPLE = """give e.g. '*/5 * * * *', or '{"kind": "interval", "every": "2h"}'"""
 JSON_EXAMPLE = """write text in double quotes, e.g. '["a", 1]' or '{"a": 1}'"""
+STEPS_EXAMPLE = "start each one with [[steps]], or write a list"
 
 schedule_option = click.option(
     "--schedule", metavar="RULE", help="""'30 2 * * *', 'every 10s' … or JSON: '{"kind": "window", …}'."""
@@ -31,6 +34,11 @@ _OTHERS = (
     set_option,
     click.option("--kwargs", metavar="JSON", help="""Named arguments, e.g. '{"kind": "sales"}'."""),
     click.option("--args", metavar="JSON", help="""Arguments, e.g. '["sales", 3]'."""),
+    click.option(
+        "--steps",
+        metavar="FILE_OR_JSON",
+        help="Steps instead of a task: JSON, or a .toml, .yaml or .json file.",
+    ),
     click.option("--queue", help="Queue that its jobs go to."),
     click.option("--group", help="Group to list and switch it by."),
     click.option("--recovery", metavar="POLICY", help="Missed instants: all, last, skip, bounded or compressed."),
@@ -67,7 +75,19 @@ def _value(field: str, text: str) -> Any:
         return _read_json(field, text)
     if field == "schedule":
         return _read_json(field, text, remedy=SCHEDULE_EXAMPLE) if text.lstrip().startswith("{") else text
-    return text
+    return _read_steps(text) if field == "steps" else text
+
+
+def _read_steps(text: str) -> Any:
+    """Return steps from JSON text or, where it is none, from the file of that name: a list, or a mapping that has one."""
+    if text.lstrip()[:1] in ("[", "{") or text.strip() == "null":
+        return _read_json("steps", text)
+    found = read_content(Path(text))
+    if isinstance(found, Mapping):
+        if list(found) != ["steps"]:
+            raise InvalidValue(text, "it has no list of steps, or more than that", STEPS_EXAMPLE)
+        found = found["steps"]
+    return found
 
 
 def read_json_or_text(field: str, text: str) -> Any:

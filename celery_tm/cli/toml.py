@@ -1,7 +1,8 @@
 """Writes definitions as TOML: just what they can hold, so that no package is needed for it.
 
-Each list of tables becomes `[[definitions]]`; what is nested deeper is written inline. TOML has no null, and a value that
-has one is refused rather than left out, because a file that says less than the database would change it.
+Each list of tables becomes `[[definitions]]`, and steps `[[definitions.steps]]`, or a list with a line for each where some
+are groups. What is nested deeper is written inline. TOML has no null, and a value that has one is refused rather than left
+out, because a file that says less than the database would change it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,33 @@ def write_toml(content: Mapping[str, list[Mapping[str, Any]]]) -> str:
     """Return lists of tables as TOML."""
     if not content.get("definitions"):
         return "definitions = []\n"
-    return "\n".join(f"[[{kind}]]\n{_table(entry)}" for kind, entries in content.items() for entry in entries)
+    return "\n".join(_entry(kind, entry) for kind, entries in content.items() for entry in entries)
 
 
-def _table(entry: Mapping[str, Any]) -> str:
-    name = entry.get("name")
-    return "".join(f"{_key(key)} = {_value(value, f'{name}: {key}')}\n" for key, value in entry.items())
+def _entry(kind: str, entry: Mapping[str, Any]) -> str:
+    """Return an entry as a table, with a table for each of its steps below it."""
+    where, steps = f"{entry.get('name')}: ", entry.get("steps")
+    if not isinstance(steps, list) or not steps:
+        return f"[[{kind}]]\n{_table(entry, where)}"
+    rest = {key: value for key, value in entry.items() if key != "steps"}
+    if not all(isinstance(step, Mapping) for step in steps):
+        return f"[[{kind}]]\n{_table(rest, where)}steps = {_lines(steps, f'{where}steps')}\n"
+    tables = (f"\n[[{kind}.steps]]\n{_table(step, f'{where}steps[{place}].')}" for place, step in enumerate(steps))
+    return f"[[{kind}]]\n{_table(rest, where)}" + "".join(tables)
+
+
+def _table(entry: Mapping[str, Any], where: str) -> str:
+    return "".join(f"{_key(key)} = {_value(value, f'{where}{key}')}\n" for key, value in entry.items())
+
+
+def _lines(items: list[Any], where: str, indent: str = "") -> str:
+    """Return a list with a line for each of its items, and so for the lists in it."""
+    inner = f"{indent}  "
+    lines = (
+        _lines(item, f"{where}[{place}]", inner) if isinstance(item, list) else _value(item, f"{where}[{place}]")
+        for place, item in enumerate(items)
+    )
+    return "[\n" + "".join(f"{inner}{line},\n" for line in lines) + f"{indent}]"
 
 
 def _key(key: str) -> str:

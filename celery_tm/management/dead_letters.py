@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ..domain.job import Job
 from ..errors import DeadLetterNotFound, DuplicateKey, InvalidValue
 from ..installation import Installation
-from ..store import audit, dead_letters, occurrences
+from ..store import audit, dead_letters, jobs, occurrences
 from ..store.database import Transaction
 from ..store.dead_letters import DeadLetter
+from .triggering import replay_in
 
 BATCH = 500
 
@@ -18,6 +19,7 @@ class DeadLetters:
     """The dead letters of one installation."""
 
     def __init__(self, installation: Installation) -> None:
+        self._installation = installation
         self._database = installation.database
 
     def list(self, *, task: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
@@ -34,7 +36,9 @@ class DeadLetters:
         """Give a dead letter all its tries again, now."""
 
         def work(tx: Transaction) -> Job:
-            job = _revive(tx, _find(tx, id), actor, reason)
+            letter = _find(tx, id)
+            revive = self._revive_step if letter.job.is_step else _revive
+            job = revive(tx, letter, actor, reason)
             tx.wake()
             return job
 
@@ -67,6 +71,22 @@ class DeadLetters:
             done = self._database.run(work)
             total += done
         return total
+
+    def _revive_step(self, tx: Transaction, letter: DeadLetter, actor: str | None, reason: str | None) -> Job:
+        """Run a failed step again, and what waited for it, as a replay of its run; return the job that stands for that."""
+        run = letter.job.occurrence or ""
+        why = reason or f"step {letter.job.step!r} was revived"
+        wanted = {"from_step": letter.job.step}
+        made = replay_in(tx, self._installation, run, wanted=wanted, actor=actor, reason=why)
+        job = next(iter(jobs.of_occurrence(tx, made.id)), None)
+        if job is None:  # raised inside the transaction, so the letter stays
+            raise InvalidValue(letter.id, f"it is not to run now: {made.reason}", "revive it when the other run has ended")
+        dead_letters.remove(tx, letter.id)
+        after = {"occurrence": made.id}
+        audit.note(
+            tx, "revive", f"job:{letter.id}", actor=actor, before={"reason": letter.reason}, after=after, reason=reason
+        )
+        return job
 
 
 def _find(tx: Transaction, id: str) -> DeadLetter:

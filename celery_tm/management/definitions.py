@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,6 +13,8 @@ from ..clock import parse_duration
 from ..domain.definition import Definition, edited, new_definition, stated
 from ..domain.ids import new_id
 from ..domain.schedule import seldom
+from ..domain.steps import HOOKS
+from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, TmError, nearest, shown
 from ..installation import Installation
 from ..scheduler import editing, horizon
@@ -24,7 +24,9 @@ from ..store import definitions, versions
 from ..store.database import Transaction
 from ..store.versions import Version
 from . import calendars as calendar_writing
+from .files import read_file
 from .importing import Imported, Place, Wishes, read_source, write
+from .workflows import refuse_unknown
 
 MAX_COMPARED = 10_000
 
@@ -51,6 +53,7 @@ class Definitions:
 
         def work(tx: Transaction) -> Definition:
             added = editing.add(tx, name=name, values=values, actor=actor, reason=reason)
+            refuse_unknown(self._installation, added)
             tx.wake()
             return added
 
@@ -94,6 +97,7 @@ class Definitions:
             after = editing.change(
                 self._installation, tx, before, values, action=action, actor=actor, reason=reason, policy=policy
             )
+            self._refuse_new_unknown(before, after)
             tx.wake()
             return after
 
@@ -251,10 +255,13 @@ class Definitions:
         name = entry.pop("name")
         before = definitions.find(tx, name, lock=True)
         if before is None:
-            return "added", editing.add(tx, name=name, values=entry, actor=actor)
+            added = editing.add(tx, name=name, values=entry, actor=actor)
+            refuse_unknown(self._installation, added)
+            return "added", added
         if before.retired_at is not None:
             before = editing.bring_back(tx, before, reason="loaded from a file again")
         after = editing.change(self._installation, tx, before, entry, action="load", actor=actor)
+        self._refuse_new_unknown(before, after)
         return ("unchanged" if after.version == before.version else "changed"), after
 
     def _stale(self, tx: Transaction, current: Definition, given: int, values: Mapping[str, Any]) -> StaleVersion:
@@ -270,10 +277,17 @@ class Definitions:
             raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
         return found
 
+    def _refuse_new_unknown(self, before: Definition, after: Definition) -> None:
+        """Raise if an edit names a task for a step, or a hook, that this app does not have; what was there may stay."""
+        waiting = after.waiting_edit.values if after.waiting_edit else {}  # it is checked now, while somebody can be told
+        wanted = {name: waiting.get(name, getattr(after, name)) for name in ("steps", *HOOKS)}
+        if any(getattr(before, name) != value for name, value in wanted.items()):
+            refuse_unknown(self._installation, replace(after, **wanted))
+
     def _told(self, definition: Definition) -> Definition:
         """Warn about what is no error but probably not meant: a task that this app does not have, and long silence."""
         app = self._installation.app
-        if definition.task not in app.tasks:
+        if definition.task not in app.tasks and definition.task != TASK:
             app.loader.import_default_modules()
             if definition.task not in app.tasks:
                 events.emit_seldom(app, events.TaskUnknown(task=definition.task, name=definition.name))
@@ -282,56 +296,3 @@ class Definitions:
             seen = events.DefinitionSeldom(name=definition.name, schedule=definition.schedule, next_run_at=following)
             events.emit(app, seen)
         return definition
-
-
-def read_file(path: Path) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the entries of a file's lists of calendars and definitions."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(str(path), f"it cannot be read ({error})", "give the path of a .toml or .yaml file") from None
-    content = _parse(path, text)
-    if not isinstance(content, Mapping) or "definitions" not in content:
-        raise InvalidValue(str(path), "it has no list of definitions", "start each one with [[definitions]]")
-    for name in content:
-        if name not in ("definitions", "calendars"):
-            near = nearest(str(name), ("definitions", "calendars"))
-            hint = f"did you mean {near!r}?" if near else "a file has definitions and calendars"
-            raise InvalidValue(str(path), f"it has {name!r}", hint)
-    return _named(path, content, "calendars"), _named(path, content, "definitions")
-
-
-def _named(path: Path, content: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    entries = content.get(kind, [])
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise InvalidValue(str(path), f"it has no list of {kind}", f"start each one with [[{kind}]]")
-    names = [entry.get("name") for entry in entries]
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise InvalidValue(str(path), f"one of its {kind} has no name", 'add name = "…"')
-        if names.count(name) > 1:
-            raise InvalidValue(str(path), f"{name!r} is there twice", "rename or remove one of them")
-    return entries
-
-
-def _parse(path: Path, text: str) -> Any:
-    if path.suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidValue(str(path), f"it is not TOML ({error})", "fix that line") from None
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise InvalidValue(str(path), f"it is not JSON ({error})", "fix that line") from None
-    if path.suffix in (".yaml", ".yml"):
-        try:
-            import yaml
-        except ImportError:
-            raise InvalidValue(str(path), "reading YAML needs PyYAML", "run `pip install 'celery-tm[yaml]'`") from None
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InvalidValue(str(path), f"it is not YAML ({error})", "fix that line") from None
-    raise InvalidValue(str(path), "its name ends in none of .toml, .yaml and .json", "rename it")

@@ -15,6 +15,7 @@ from ..errors import DefinitionNotFound, nearest
 from ..installation import Installation
 from ..store import audit, dead_letters, definitions, executions, jobs, lanes, nodes, occurrences, versions
 from ..store.database import Transaction
+from .workflows import report_in
 
 REACH = timedelta(days=366)
 SWITCHES = ("pause", "disable", "retire")
@@ -25,17 +26,19 @@ def explain(installation: Installation, name: str, *, at: datetime | None) -> Ex
     with installation.database.transaction(write=False) as tx:
         now = tx.read_now()
         definition = definitions.find(tx, name)
-        facts = Facts(name=name, at=at or _latest(definition, now), now=now, definition=definition)
+        facts = Facts(name=name, at=at or _latest(tx, definition, now), now=now, definition=definition)
         if definition is None:
             return explained(_of_removed(tx, facts))
         return explained(_of_definition(tx, facts, definition))
 
 
-def _latest(definition: Definition | None, now: datetime) -> datetime:
-    """Return what a question without a time is about: the latest instant, or now where there was none."""
+def _latest(tx: Transaction, definition: Definition | None, now: datetime) -> datetime:
+    """Return what a question without a time is about: the latest instant or run by hand, or now where there was none."""
     if definition is None:
         return now
-    return definition.timeline.latest_until(now, reach=_reach(definition, now)) or now
+    instant = definition.timeline.latest_until(now, reach=_reach(definition, now))
+    last = occurrences.of_definition(tx, definition.id, until=now, limit=1)
+    return max((at for at in (instant, *(one.scheduled_at for one in last)) if at is not None), default=now)
 
 
 def _reach(definition: Definition, at: datetime) -> timedelta:
@@ -81,7 +84,8 @@ def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: 
     end = at.replace(second=59, microsecond=999_999)
     nearby = occurrences.of_definition(tx, definition, since=start, until=end, limit=120)
     if nearby:
-        return min(nearby, key=lambda one: (abs(one.scheduled_at - at), one.scheduled_at))
+        found = min(nearby, key=lambda one: (abs(one.scheduled_at - at), one.scheduled_at))
+        return next((one for one in nearby if one.replay_of == found.id), found)  # its last backfill, if there is one
     last = occurrences.of_definition(tx, definition, until=at, limit=1)
     # An older one is meant only if the schedule has none in between, and only if the question is about that time.
     if last and before is not None and last[0].scheduled_at >= before and at - last[0].scheduled_at < minute:
@@ -90,8 +94,9 @@ def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: 
 
 
 def _of_occurrence(tx: Transaction, facts: Facts, occurrence: Occurrence) -> Facts:
-    ran = executions.of_occurrence(tx, occurrence.id)
-    owed = next(iter(jobs.of_occurrence(tx, occurrence.id)), None)
+    report, all_owed = report_in(tx, occurrence), jobs.of_occurrence(tx, occurrence.id)
+    ran = executions.of_occurrence(tx, occurrence.id) if report is None else []
+    owed = next((job for job in all_owed if not job.is_step), None)
     letter = dead_letters.find(tx, ran[0].job) if ran and occurrence.state is OccurrenceState.FAILED else None
     made = versions.find(tx, occurrence.definition, occurrence.version)
     return replace(
@@ -100,6 +105,8 @@ def _of_occurrence(tx: Transaction, facts: Facts, occurrence: Occurrence) -> Fac
         occurrence=occurrence,
         executions=ran,
         job=owed,
+        report=report,
+        step_jobs={job.step: job for job in all_owed if job.step is not None},
         letter_error=letter.last_error if letter else None,
         ahead_in_line=lanes.count_before(tx, owed) if owed else 0,
         version=_version(made) if made else facts.version,

@@ -48,10 +48,34 @@ def run_due(installation: Installation, *, now: datetime | None, limit: int) -> 
         swept = len(sweep(installation.database, default=installation.default_policy, limit=limit))
         swept += len(reap(installation.database, limit=limit))
         planned = _plan(Planner(installation))
-        claimed, live = Dispatcher(installation, node).claim(limit)
-        ended = [_run(installation, job, node) for job in live]
+        claimed, live, ended = 0, 0, list[str]()
+        while taken := _round(installation, node, limit - claimed):
+            claimed, live, ended = claimed + taken.claimed, live + taken.live, ended + taken.ended
+            if not taken.goes_on:
+                break
     counts = {name: ended.count(name) for name in ("succeeded", "retried", "failed", "skipped")}
-    return RunSummary(planned=planned, claimed=claimed, swept=swept, expired=claimed - len(live), **counts)
+    return RunSummary(planned=planned, claimed=claimed, swept=swept, expired=claimed - live, **counts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Round:
+    """What was claimed at once. It goes on if runs were started, or steps have ended: others may be due by that."""
+
+    claimed: int
+    live: int
+    ended: list[str]
+    goes_on: bool
+
+
+def _round(installation: Installation, node: str, limit: int) -> _Round | None:
+    if limit < 1:
+        return None
+    dispatcher = Dispatcher(installation, node)
+    claimed, live = dispatcher.claim(limit)
+    single = dispatcher.expand(live)
+    ended = [_run(installation, job, node) for job in single]
+    goes_on = len(single) < len(live) or any(job.is_step for job in single)
+    return _Round(claimed=claimed, live=len(live), ended=ended, goes_on=goes_on)
 
 
 def _plan(planner: Planner) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,10 +10,12 @@ from celery import Celery
 
 from .. import clock
 from ..clock import as_utc
+from ..domain.backfill import Backfilled
 from ..domain.calendar import closures_of
 from ..domain.definition import Definition
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
+from ..domain.job import checked_text
 from ..domain.occurrence import Occurrence
 from ..domain.schedule import Zone, read_schedule
 from ..domain.stating import check_values
@@ -23,10 +25,13 @@ from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
 from ..settings import Settings
 from ..store import executions, history, jobs, occurrences, schema
+from ..store import workflows as runs
 from ..store.history import JobStory
 from ..worker import builtin
 from ..worker.control import make_revokes_durable
 from ..worker.task import Task
+from . import workflows
+from .backfilling import backfill
 from .calendars import Calendars
 from .dead_letters import DeadLetters
 from .definitions import Definitions
@@ -34,7 +39,7 @@ from .explaining import explain
 from .inline import RunSummary, run_due
 from .triggering import replay, trigger
 
-MAX_PREVIEW = 10_000
+MAX_PREVIEW, MAX_HOOK = 10_000, 100
 AT_A_GLANCE = 50
 
 
@@ -102,9 +107,78 @@ class TimeManagement:
         """Say in plain words why a definition ran, ran late or did not run at an instant (default: its latest)."""
         return explain(self.installation, name, at=None if at is None else as_utc(at, field="at"))
 
-    def replay(self, occurrence: str, *, reason: str | None = None, actor: str | None = None) -> Occurrence:
-        """Run an occurrence that has ended once more, under the same overlap rule; return the new one."""
-        return replay(self.installation, occurrence, actor=actor, reason=reason)
+    def replay(
+        self,
+        occurrence: str,
+        *,
+        step: str | None = None,
+        from_step: str | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Occurrence:
+        """Run an occurrence that has ended once more, under the same overlap rule; return the new one.
+
+        With `step` only that step of it runs, with `from_step` that one and all that wait for it; the others keep their
+        results.
+        """
+        wanted = {"step": step, "from_step": from_step}
+        return replay(self.installation, occurrence, wanted=wanted, actor=actor, reason=reason)
+
+    def report(self, occurrence: str) -> Mapping[str, Any]:
+        """Return the report of a run of a workflow: of each step its state, attempts, durations and errors."""
+        return workflows.report(self.installation, occurrence)
+
+    def step_names(self, found: Sequence[Execution]) -> Mapping[str, str]:
+        """Return the names of the steps that executions are of, by job; those of no step are not there."""
+        with self.installation.database.transaction(write=False) as tx:
+            return runs.names_of(tx, {one.job: one.occurrence for one in found if one.occurrence})
+
+    def effective(self, name: str, step: str | None = None) -> Any:
+        """Return the settings a step of a definition runs with and who states each; without a step, those of all by name."""
+        return workflows.effective(self.installation, self.definitions.get(name), step)
+
+    def hook(self, given: Any = None) -> Any:
+        """Register a callable for `on_start="hook:name"` and `on_complete`: `@tm.hook`, or `@tm.hook("name")`.
+
+        A worker calls it with the occurrence and the report, each a mapping of plain values.
+        """
+        if callable(given):
+            self.installation.hooks[getattr(given, "__name__", repr(given))] = given
+            return given
+
+        def register(function: Any) -> Any:
+            self.installation.hooks[checked_text(given, field="hook", limit=MAX_HOOK)] = function
+            return function
+
+        return register
+
+    def backfill(
+        self,
+        name: str,
+        *,
+        since: datetime,
+        until: datetime | None = None,
+        overlap: str | None = None,
+        again: bool = False,
+        dry_run: bool = False,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Backfilled:
+        """Run the instants in [since, until) that did not run, one after the other; return what runs and what does not.
+
+        `until` is now unless it is given; `overlap` may be "queue" or "allow"; `again` runs what completed or failed too.
+        """
+        return backfill(
+            self.installation,
+            name,
+            since=since,
+            until=until,
+            overlap=overlap,
+            again=again,
+            dry_run=dry_run,
+            reason=reason,
+            actor=actor,
+        )
 
     def prune(self) -> Pruned:
         """Delete what is older than its retention."""

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from ..clock import parse_duration
+from ..domain.codec import encode
 from ..domain.definition import Definition
 from ..domain.execution import MAX_MESSAGE, cut
-from ..domain.ids import occurrence_id
-from ..domain.job import Source, checked_actor
-from ..domain.occurrence import ACTIVE, Occurrence
+from ..domain.ids import new_id, occurrence_id
+from ..domain.job import DEFAULT_RETRIES, Job, Source, checked_actor
+from ..domain.occurrence import ACTIVE, Occurrence, OccurrenceState
 from ..domain.overlap import Active, Overlap, apply_overlap, replaced_by
 from ..domain.planning import job_of, occurrence_of
 from ..domain.recovery import Decision
+from ..domain.replaying import chosen_steps
+from ..domain.run import DEFERRED
+from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, OccurrenceNotFound, nearest
 from ..installation import Installation
-from ..store import audit, definitions, jobs, occurrences, settlement
+from ..store import audit, definitions, jobs, occurrences, settlement, workflows
 from ..store.database import Transaction
 
 
@@ -36,19 +43,45 @@ def trigger(installation: Installation, name: str, *, actor: str | None, reason:
     return installation.database.run(work)
 
 
-def replay(installation: Installation, occurrence: str, *, actor: str | None, reason: str | None) -> Occurrence:
-    """Run an occurrence that has ended once more, as a new one that names the original; `state` says whether it runs."""
+def replay(
+    installation: Installation,
+    occurrence: str,
+    *,
+    wanted: Mapping[str, str | None] | None = None,
+    actor: str | None,
+    reason: str | None,
+) -> Occurrence:
+    """Run an occurrence that has ended once more, as a new one that names the original; `state` says whether it runs.
 
+    `wanted` says which `step` of it, or `from_step` on, if not all of it.
+    """
     checked_actor(actor)
 
     def work(tx: Transaction) -> Occurrence:
-        original = occurrences.find(tx, occurrence)
-        if original is None:
-            raise OccurrenceNotFound(occurrence)
-        if original.state in ACTIVE:
-            raise InvalidValue(
-                "occurrence", f"{occurrence} is still {original.state}", "wait for its end, or cancel its job"
-            )
+        return replay_in(tx, installation, occurrence, wanted=wanted or {}, actor=actor, reason=reason)
+
+    return installation.database.run(work)
+
+
+def replay_in(
+    tx: Transaction,
+    installation: Installation,
+    occurrence: str,
+    *,
+    wanted: Mapping[str, str | None],
+    actor: str | None,
+    reason: str | None,
+) -> Occurrence:
+    """Replay an occurrence in this transaction."""
+    original = occurrences.find(tx, occurrence)
+    if original is None:
+        raise OccurrenceNotFound(occurrence)
+    if original.state in ACTIVE:
+        raise InvalidValue("occurrence", f"{occurrence} is still {original.state}", "wait for its end, or cancel its job")
+    said = _said(tx, original, wanted)
+    if original.definition == DEFERRED:
+        made = _defer_again(tx, original, said or {"of": original.id}, actor=actor, reason=reason)
+    else:
         definition = definitions.find_by_id(tx, original.definition, lock=True)
         if definition is None:
             raise InvalidValue("occurrence", "its definition was removed", "add the definition again and trigger it")
@@ -58,12 +91,58 @@ def replay(installation: Installation, occurrence: str, *, actor: str | None, re
             covers_from=original.covers_from,
             covers_until=original.covers_until,
         )
-        made = _run_now(installation, tx, definition, decision, Source.REPLAY, actor=actor, replay_of=original.id)
-        after = {"occurrence": made.id, "state": made.state}
-        audit.note(tx, "replay", f"occurrence:{occurrence}", actor=actor, after=after, reason=reason)
-        return made
+        made = _run_now(installation, tx, definition, decision, Source.REPLAY, actor=actor, replay_of=original.id, said=said)
+    after = {"occurrence": made.id, "state": made.state} | {name: value for name, value in wanted.items() if value}
+    audit.note(tx, "replay", f"occurrence:{occurrence}", actor=actor, after=after, reason=reason)
+    return made
 
-    return installation.database.run(work)
+
+def _said(tx: Transaction, original: Occurrence, wanted: Mapping[str, str | None]) -> Mapping[str, Any] | None:
+    """Return what the job of a replay says that runs only some of the steps; None where all of it runs, as it is now."""
+    chosen = {name: value for name, value in wanted.items() if value is not None}
+    if not chosen:
+        return None
+    steps = workflows.steps_of(tx, original.id)
+    if not steps:
+        raise InvalidValue("step", f"no steps of {original.id} are kept", "replay all of it")
+    chosen_steps(steps, **chosen)
+    return {"of": original.id, **chosen}
+
+
+def _defer_again(
+    tx: Transaction, original: Occurrence, said: Mapping[str, Any], *, actor: str | None, reason: str | None
+) -> Occurrence:
+    """Replay a run that was deferred: it has no definition, only its steps as they were kept."""
+    run = workflows.find(tx, original.id)
+    if run is None:
+        raise InvalidValue("occurrence", "its steps were pruned", "defer the workflow again")
+    now, id = tx.read_now(), new_id()
+    made = replace(
+        original, id=id, scheduled_at=now, state=OccurrenceState.PENDING, reason=cut(reason, MAX_MESSAGE),
+        replay_of=original.id, decided_at=now, started_at=None, deadline_at=None, ended_at=None, report=None,
+    )  # fmt: skip
+    occurrences.insert_many(tx, [made])
+    limit = run.settings.get("execution_timeout")
+    root = Job(
+        id=id,
+        task=TASK,
+        args="[]",
+        kwargs=encode({"replay": dict(said)}, field="replay"),
+        run_at=now,
+        created_at=now,
+        scheduled_at=now,
+        original_delay=parse_duration(run.settings["original_delay"], field="original_delay"),
+        max_retries=DEFAULT_RETRIES,  # of starting it
+        execution_timeout=parse_duration(limit, field="execution_timeout") if limit else None,
+        entity_id=run.settings.get("entity_id"),
+        scope=run.settings.get("scope"),
+        occurrence=id,
+        source=Source.REPLAY,
+        actor=actor,
+    )
+    jobs.insert_many(tx, [root])
+    tx.wake()
+    return made
 
 
 def _run_now(
@@ -75,6 +154,7 @@ def _run_now(
     *,
     actor: str | None,
     replay_of: str | None = None,
+    said: Mapping[str, Any] | None = None,
 ) -> Occurrence:
     now = decision.scheduled_at
     decision = replace(decision, scheduled_at=_free_instant(tx, definition, now), run_at=now)
@@ -88,6 +168,8 @@ def _run_now(
     if decision.runs:
         defaults = installation.task_defaults(definition.task)
         job = job_of(definition, decision, now=now, defaults=defaults, source=source)
+        if said is not None:
+            job = replace(job, task=TASK, args="[]", kwargs=encode({"replay": dict(said)}, field="replay"))
         jobs.insert_many(tx, [replace(job, actor=actor)])
     tx.wake()
     return made

@@ -21,16 +21,17 @@ from .eager import run_eagerly
 from .handle import JobHandle
 from .inserting import write_requests
 from .request import NOTHING, Reader, Request, installation_for
+from .workflows import Workflow, workflow
 
-__all__ = ["JobHandle", "cancel", "defer", "defer_many"]
+__all__ = ["JobHandle", "Workflow", "cancel", "defer", "defer_many", "workflow"]
 
 
-def defer(what: Signature | str | Any, /, **options: Any) -> JobHandle:
+def defer(what: Signature | Workflow | str | Any, /, **options: Any) -> JobHandle:
     """Create one job and return its handle; the same key twice returns the job that has it, with `created=False`.
 
-    `what` is a signature (`task.s(42)`), a task, or a task's name with `args=` and `kwargs=`. When: `delay=` (timedelta,
-    seconds or "15m") or `run_at=` (aware datetime); neither means at once. `session=` is a SQLAlchemy Session or Connection
-    whose transaction the job commits or rolls back with.
+    `what` is a signature (`task.s(42)`), a task, a task's name with `args=` and `kwargs=`, or a `workflow`. When: `delay=`
+    (timedelta, seconds or "15m") or `run_at=` (aware datetime); neither means at once. `session=` is a SQLAlchemy Session
+    or Connection whose transaction the job commits or rolls back with.
     """
     installation = installation_for(what, options.get("app"))
     request = Reader(installation, options).read(what)

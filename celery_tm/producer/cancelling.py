@@ -11,9 +11,10 @@ from celery import Celery
 from .. import answers
 from ..domain.execution import Outcome
 from ..domain.job import MAX_ID, Job, JobState, Source
+from ..domain.workflow import TASK
 from ..errors import InvalidValue
 from ..installation import Installation
-from ..store import audit, executions, jobs, settlement
+from ..store import audit, executions, jobs, settlement, workflows
 from ..store.database import Transaction
 from .request import installation_for
 from .writing import AfterCommit, write
@@ -42,8 +43,11 @@ def cancel(
     name = getattr(task, "name", task)
 
     def work(tx: Transaction, after_commit: AfterCommit | None) -> bool:
-        found = jobs.lock_matching(tx, id=id, key=key, entity_id=entity_id, task=name)
-        done = [job for job in found if _cancel_one(tx, job, actor=actor, reason=reason)]
+        found = _locked(tx, id=id, key=key, entity_id=entity_id, task=name)
+        whole = {job.occurrence for job in found if job.task == TASK}
+        # The steps of a run that is cancelled as a whole are not cancelled one by one: its clean-ups still run.
+        single = [job for job in found if not (job.is_step and job.occurrence in whole)]
+        done = [job for job in single if _cancel_one(tx, job, actor=actor, reason=reason)]
         if after_commit is not None:
             after_commit(lambda: _tell(installation, done))
         return bool(done)
@@ -57,13 +61,20 @@ def revoke_all(installation: Installation, ids: Sequence[str]) -> None:
     def work(tx: Transaction) -> list[Job]:
         done = []
         for id in ids:
-            found = jobs.lock_matching(tx, id=id)
+            found = _locked(tx, id=id)
             done += [job for job in found if _cancel_one(tx, job, actor=None, reason="revoked")]
             if not found and len(id) <= MAX_ID and not executions.is_recorded(tx, id):
                 executions.record(tx, _unseen(id, tx.read_now()), Outcome.CANCELLED, message="revoked before it was seen")
         return done
 
     _tell(installation, installation.database.run(work))
+
+
+def _locked(tx: Transaction, **which: str | None) -> list[Job]:
+    """Lock and return the jobs that fit; the runs that they belong to come first, as for everybody who changes a run."""
+    for run in jobs.runs_of_matching(tx, **which):
+        workflows.lock(tx, run)
+    return jobs.lock_matching(tx, **which)
 
 
 def _unseen(id: str, now: datetime) -> Job:
@@ -81,10 +92,14 @@ def _tell(installation: Installation, cancelled: Sequence[Job]) -> None:
 
 
 def _cancel_one(tx: Transaction, job: Job, *, actor: str | None, reason: str | None) -> bool:
-    if job.state is JobState.RUNNING:
+    why = reason or "cancelled by a caller"
+    run = workflows.lock(tx, job.occurrence) if job.task == TASK else None
+    if run is not None:
+        done = settlement.stop_run(tx, run, by=why)
+    elif job.state is JobState.RUNNING:
         done = jobs.request_cancel(tx, job.id, job.attempt)
     else:
-        done = settlement.drop(tx, job, Outcome.CANCELLED, reason=reason or "cancelled by a caller", actor=actor)
+        done = settlement.drop(tx, job, Outcome.CANCELLED, reason=why, actor=actor)
     if done:
         audit.note(tx, "cancel", f"job:{job.id}", actor=actor, before={"task": job.task, "state": job.state}, reason=reason)
     return done

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import clock
 from ..domain.job import Job, JobState, Status
+from ..domain.workflow import TASK
 from ..errors import DuplicateKey, TmError
 from ..installation import Installation, node_name
 from ..publisher import ONE_MORE_TRY, hand_over, publish
@@ -80,7 +81,8 @@ def _is_keyed(request: Request) -> bool:
 def _may_leave_at_once(installation: Installation, request: Request) -> bool:
     """Say whether a job is due at once and nothing limits it."""
     is_limited = request.draft.get("slot") is not None or installation.settings.tm_max_in_flight is not None
-    return request.is_immediate and not is_limited and clock.moved_time() is None
+    is_several = request.draft["task"] == TASK  # beat starts its steps
+    return request.is_immediate and not is_limited and not is_several and clock.moved_time() is None
 
 
 def _is_soon(installation: Installation, request: Request) -> bool:

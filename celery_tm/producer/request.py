@@ -13,7 +13,7 @@ from celery.canvas import Signature
 
 from .. import clock
 from ..clock import as_utc, parse_duration
-from ..domain.codec import encode
+from ..domain.codec import decode, encode
 from ..domain.dedupe import key_by_rule
 from ..domain.ids import new_id
 from ..domain.job import (
@@ -31,11 +31,13 @@ from ..domain.job import (
     checked_timeout,
 )
 from ..domain.retry import read_policy, write_policy
+from ..domain.workflow import TASK
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
 from ..installation import Installation
 from ..store.insertion import NEW
 from ..store.jobs import columns_of
 from .message import injected_headers, is_heard
+from .workflows import Workflow, refuse_plain, refuse_unknown_hooks
 
 OPTIONS = (
     "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
@@ -120,6 +122,8 @@ class Reader:
 
     def read(self, what: Any, own: Mapping[str, Any] = NOTHING) -> Request:
         """Check one call and return what is to be written; nothing is written yet."""
+        if isinstance(what, Workflow):
+            return self._read_workflow(what, own)
         if own and (not own.keys() <= EACH or None in own.values()):
             return Reader(self.installation, {**self._common, **own}, next_id=self._next_id).read(what)
         options = {**self._common, **own} if own else self._common
@@ -147,6 +151,25 @@ class Reader:
         if said or self._is_heard or self._parent is not None:
             draft |= self._celery_options(signature.task, said, args, kwargs, draft)
         return Request(draft, self._now, self._on_duplicate, bool(id))
+
+    def _read_workflow(self, what: Workflow, own: Mapping[str, Any]) -> Request:
+        """Check a call of several steps: one job stands for all of them, and says what they are."""
+        options = {**self._common, **own}
+        for name in ("args", "kwargs", "timeout", "max_retries", "retry", "queue", "priority"):
+            if options.get(name) is not None:
+                raise InvalidValue(name, "it is a matter of the steps", "state it in the workflow or its steps")
+        for step in what.steps:
+            kind = self._kind(step.task)
+            _check_arguments(kind, decode(step.args), decode(step.kwargs))
+            refuse_plain(step.name, kind.task)
+        if not options.get("remote"):
+            refuse_unknown_hooks(self.installation, what.stated)
+        reader = Reader(self.installation, {**options, "remote": True}, next_id=self._next_id)
+        reader._is_heard = False  # nothing is sent for it, only for its steps
+        request = reader.read(Signature(TASK, kwargs=dict(what.stated), app=self._app))
+        keep = request.draft.get("keep_key", self.installation.settings.tm_keep_keys)
+        also = {"keep_key": keep, "execution_timeout": what.execution_timeout}
+        return request._replace(draft={**request.draft, **also})
 
     def _kind(self, name: Any) -> Kind:
         found = self._kinds.get(name) if isinstance(name, str) else None

@@ -97,6 +97,7 @@ def contract(job: Job, queue: str | None) -> Mapping[str, Any]:
         "source": str(job.source),
         "metadata": {
             "occurrence": job.occurrence,
+            "step": job.step,
             "entity_id": job.entity_id,
             "key": job.dedupe_key,
             "scope": job.scope,

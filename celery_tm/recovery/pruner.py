@@ -21,6 +21,8 @@ class Pruned:
 
     executions: int = 0
     occurrences: int = 0
+    steps: int = 0
+    runs: int = 0
     logs: int = 0
     keys: int = 0
     audit: int = 0
@@ -33,6 +35,8 @@ def prune(database: Database, settings: Settings, *, seconds: float = 60.0, batc
     ages = {
         "executions": settings.tm_keep_executions,
         "occurrences": settings.tm_keep_executions,
+        "steps": settings.tm_keep_executions,  # of runs whose occurrence is gone
+        "runs": settings.tm_keep_executions,
         "logs": settings.tm_keep_logs,
         "keys": None,
         "audit": settings.tm_keep_audit,

@@ -8,14 +8,17 @@ before what follows was handed on: another worker does that. The sweeper only wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from ..domain.execution import Failure
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, RetryPolicy, TryAgain, after_failure
-from ..store import audit, following, jobs, settlement
+from ..store import audit, following, jobs, settlement, workflows
 from ..store.database import Database, Transaction
+
+Orphan = tuple[Job, Failure, TryAgain | Bury | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +26,7 @@ class Swept:
     """What one pass found: messages that were lost, and attempts that vanished, each with what follows."""
 
     redispatched: Sequence[Job] = field(default_factory=list)
-    orphaned: Sequence[tuple[Job, Failure, TryAgain | Bury | None]] = field(default_factory=list)
+    orphaned: Sequence[Orphan] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.redispatched) + len(self.orphaned)
@@ -41,10 +44,24 @@ def sweep(database: Database, *, default: RetryPolicy, limit: int) -> Swept:
         vanished = [_orphan(tx, job, default) for job in running if job.ended is None]
         return Swept(redispatched=[*lost, *unfollowed], orphaned=vanished)
 
-    return database.run(work)
+    swept = database.run(work)
+    steps = [database.run(partial(_orphan_step, job=job, default=default)) for job in _overdue_steps(database, limit)]
+    return replace(swept, orphaned=[*swept.orphaned, *(step for step in steps if step is not None)])
 
 
-def _orphan(tx: Transaction, job: Job, default: RetryPolicy) -> tuple[Job, Failure, TryAgain | Bury | None]:
+def _overdue_steps(database: Database, limit: int) -> Sequence[Job]:
+    with database.transaction(write=False) as tx:
+        return jobs.overdue_steps(tx, limit=limit)
+
+
+def _orphan_step(tx: Transaction, *, job: Job, default: RetryPolicy) -> Orphan | None:
+    """Put back one step; its run is locked first, so each is a transaction of its own."""
+    workflows.lock(tx, job.occurrence)
+    found = jobs.lock_overdue_step(tx, job.id, job.attempt)
+    return None if found is None else _orphan(tx, found, default)
+
+
+def _orphan(tx: Transaction, job: Job, default: RetryPolicy) -> Orphan:
     failure = Failure.orphaned(f"its worker {job.claimed_by} gave no sign until {job.lease_until}")
     then: TryAgain | Bury | None = after_failure(job, default=default, vanished=True)
     if job.carrier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -12,10 +12,13 @@ from .. import events
 from ..domain.execution import Failure, Outcome
 from ..domain.job import Job
 from ..domain.retry import Bury, TryAgain, after_failure
+from ..domain.workflow import TASK
+from ..errors import DatabaseUnavailable
 from ..installation import Installation
 from ..publisher import hand_over, publish
 from ..store import admission, jobs, lanes, occurrences, settlement
 from ..store.database import Transaction
+from .expanding import expand
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +28,7 @@ class Dispatched:
     claimed: int
     sent: int
     error: str | None = None
+    expanded: int = 0  # runs that were started; their steps are due
     full: bool = False  # `tm_max_in_flight` leaves no room for more
 
 
@@ -41,11 +45,15 @@ class Dispatcher:
 
         Who has looked at the agenda says what need not be looked for: jobs due before `since`, jobs that take turns.
         """
-        started = time.perf_counter()
         claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
-        published = publish(self.installation, live) if live else None
-        if published is None:
-            return Dispatched(claimed=claimed, sent=0, full=full)
+        single = [job for job in live if job.task != TASK]
+        done = self._publish(single) if single else Dispatched(claimed=0, sent=0)
+        self.expand(live)  # after what has a message already: a run of thousands takes its time
+        return replace(done, claimed=claimed, expanded=len(live) - len(single), full=full)
+
+    def _publish(self, claimed: Sequence[Job]) -> Dispatched:
+        started = time.perf_counter()
+        published = publish(self.installation, claimed)
         if published.refused:
             self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
         hand_over(self.installation, published.sent)
@@ -59,7 +67,19 @@ class Dispatcher:
             verbose=self.installation.settings.tm_verbose,
         )
         error = published.error if published.refused else None
-        return Dispatched(claimed=claimed, sent=len(published.sent), error=error, full=full)
+        return Dispatched(claimed=len(claimed), sent=len(published.sent), error=error)
+
+    def expand(self, claimed: Sequence[Job]) -> Sequence[Job]:
+        """Start the runs among claimed jobs, and return the others: those have a message."""
+        for job in claimed:
+            if job.task == TASK:
+                try:
+                    expand(self.installation, job)
+                except DatabaseUnavailable:
+                    raise  # its lease ends, and it is claimed again
+                except Exception as wrong:  # with this workflow; the others start
+                    self._fail(job, f"it cannot start: {type(wrong).__name__}: {wrong}")
+        return [job for job in claimed if job.task != TASK]
 
     def _fail(self, job: Job, error: str) -> None:
         """Count a job that no broker will ever take as a failed try, so that it shows up among the dead letters."""
@@ -94,7 +114,7 @@ class Dispatcher:
                 if job.id in late:
                     settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
             live = [job for job in claimed if job.id not in late]
-            occurrences.queue(tx, [job.occurrence for job in live if job.occurrence])
+            occurrences.queue(tx, [job.occurrence for job in live if job.occurrence and not job.is_step])
             return len(claimed), live, False
 
         self._turns_first = not self._turns_first

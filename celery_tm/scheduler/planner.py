@@ -15,6 +15,7 @@ from ..domain.definition import Definition
 from ..domain.overlap import Active, Overlap, replaced_by
 from ..domain.planning import MAX_INSTANTS, Plan, job_of, occurrence_of, plan
 from ..domain.recovery import GRACE
+from ..domain.workflow import TASK
 from ..installation import Installation
 from ..store import definitions, jobs, occurrences, settlement
 from ..store.database import Transaction
@@ -141,5 +142,5 @@ class Planner:
             verbose=self.installation.settings.tm_verbose,
         )
         for made in plans:
-            if made.definition.task not in app.tasks:
+            if made.definition.task not in app.tasks and made.definition.task != TASK:
                 events.emit_seldom(app, events.TaskUnknown(task=made.definition.task, name=made.definition.name))

@@ -125,7 +125,8 @@ class Scheduler(CeleryScheduler):
             self.outlook.begin_anew()
         elif done.sent:
             self.outages.over("broker")
-        return not done.error and done.claimed >= self.installation.settings.tm_claim_batch, done.full
+        more = done.expanded > 0 or done.claimed >= self.installation.settings.tm_claim_batch
+        return not done.error and more, done.full
 
     def _sweep(self) -> None:
         batch = self.installation.settings.tm_claim_batch

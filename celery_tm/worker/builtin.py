@@ -1,10 +1,12 @@
-"""The task that comes with celery_tm: pruning old rows. Every app whose tasks are ours has it."""
+"""The tasks that come with celery_tm: pruning old rows, and hooks. Every app whose tasks are ours has them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+from ..domain.run import HOOK_TASK
+from ..errors import UnknownHook, nearest
 from ..installation import Installation
 from ..recovery.pruner import prune
 
@@ -12,7 +14,7 @@ PRUNE = "celery_tm.prune"
 
 
 def register(app: Any, base: Any) -> None:
-    """Give the app its built-in task, once."""
+    """Give the app its built-in tasks, once."""
     if app.__dict__.get("_celery_tm_builtin"):
         return
     app.__dict__["_celery_tm_builtin"] = True
@@ -22,3 +24,11 @@ def register(app: Any, base: Any) -> None:
         """Delete executions, occurrences, log lines, keys and audit lines that are older than their retention."""
         installation = Installation.of(app)
         return asdict(prune(installation.database, installation.settings))
+
+    @app.task(name=HOOK_TASK, base=base, shared=False, max_retries=3)
+    def call_hook(name: str, occurrence: dict[str, Any], report: dict[str, Any]) -> Any:
+        """Call a registered hook of a run."""
+        hooks = Installation.of(app).hooks
+        if name not in hooks:
+            raise UnknownHook(name, nearest(name, hooks))
+        return hooks[name](occurrence, report)

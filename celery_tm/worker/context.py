@@ -16,6 +16,7 @@ from ..errors import TmError
 from ..installation import Installation
 from ..store import jobs, logs
 from ..store.body import BodyTransaction
+from .results import results_of
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,16 @@ class JobContext:
         return self.ended is not None
 
     @property
+    def step(self) -> str | None:
+        """Return which step of its run this job is."""
+        return self.job.step
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """Return what the steps of this run that have succeeded returned, by name, as it is now."""
+        return results_of(self.job, self.installation)
+
+    @property
     def session(self) -> Any:
         """Return the SQLAlchemy session whose writes commit with the job's completion; needs `transactional=True`."""
         if self.body is None:
@@ -167,6 +178,11 @@ class JobContext:
                 self.installation.database.run(work)
         except Exception as error:  # telling is best effort; finishing is not
             logger.warning("a report of job %s was not written: %s", self.id, error)
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Say whether somebody cancelled the job, as far as is known here."""
+        return self._stop
 
     def ask_to_stop(self) -> None:
         """Note that somebody cancelled the job."""

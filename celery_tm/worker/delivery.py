@@ -144,7 +144,7 @@ def _patiently(decide: Callable[[], Decision]) -> Decision:
 def carries_out(header: Mapping[str, Any]) -> bool:
     """Say whether a message's job carries out an occurrence."""
     metadata = header.get("metadata")
-    return isinstance(metadata, Mapping) and metadata.get("occurrence") is not None
+    return isinstance(metadata, Mapping) and metadata.get("occurrence") is not None and not metadata.get("step")
 
 
 def _read_header(task: Any, header: Any) -> tuple[str, int]:

@@ -78,7 +78,7 @@ def admit_job(installation: Installation, id: str, attempt: int, *, worker: str,
     job = database.run(work, alone=database.dialect.changes_many or not occurring)
     if job is None:
         return database.run(lambda tx: _refusal(tx, id, attempt))
-    if job.occurrence and not occurring:  # a message that does not say so
+    if job.occurrence and not occurring and not job.is_step:  # a message that does not say so
         database.run(lambda tx: admission.start_occurrence(tx, job, stuck_after=stuck_after))
     return Decision(verdict=Verdict.RUN, job=job)
 
@@ -109,7 +109,8 @@ def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:
     if job.state is JobState.RUNNING:
         return _skip(f"it runs on {job.claimed_by}")
     if job.dedupe_key and (done := keys.find_kept(tx, job.task, job.dedupe_key)):
-        settlement.drop(tx, job, Outcome.DEDUPLICATED, reason=f"key {job.dedupe_key!r} has succeeded in job {done.job}")
+        why = f"key {job.dedupe_key!r} has succeeded in job {done.job}"
+        settlement.drop(tx, job, Outcome.DEDUPLICATED, reason=why, result=done.result)
         return _skip("its key has succeeded already", done)
     if job.is_expired(tx.read_now()):
         settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")

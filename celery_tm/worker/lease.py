@@ -16,7 +16,7 @@ from .. import events
 from ..installation import Installation
 from ..store import jobs
 from .context import JobContext
-from .stopping import hand_back_if_stopping
+from .stopping import hand_back_if_stopping, is_terminated, terminate
 
 logger = logging.getLogger(__name__)
 IDLE = 60.0  # seconds without a body after which the thread ends
@@ -84,8 +84,16 @@ class LeaseKeeper:
             if name not in held:
                 self._lost(context)
             elif held[name]:
-                context.ask_to_stop()
+                self._ask_to_stop(context)
             context.flush()
+
+    def _ask_to_stop(self, context: JobContext) -> None:
+        """Tell a body that it is to stop; one of a run that says `terminate` is not asked twice."""
+        if context.asked_to_stop:
+            return
+        context.ask_to_stop()
+        if context.job.is_step and is_terminated(self.installation, context.job):
+            terminate(self.installation, context.job)
 
     def _lost(self, context: JobContext) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..errors import DatabaseUnavailable, InvalidValue, LeaseLost
 from ..installation import Installation
-from ..store import completion, executions, following, jobs, settlement
+from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
 from ..store.settlement import Ended
@@ -42,14 +42,20 @@ def record_success(
     body: BodyTransaction | None = None,
 ) -> None:
     """The body returned: the work is done. With `body`, its own writes and this are one transaction."""
-    kept = _result_text(result) if job.dedupe_key is not None else None
+    kept = _result_text(result) if job.dedupe_key is not None else _step_result(result) if job.is_step else None
     keep_key = installation.settings.tm_keep_keys
 
     def work(tx: Transaction) -> None:
         settlement.succeed(tx, job, result=kept, message=message, keep_key=keep_key, ended=ended)
 
-    single = completion.is_single(installation.database.dialect, job, ended)
-    _finish(installation, job, work, outcome=Outcome.SUCCEEDED, body=body, alone=single)
+    def at_once(tx: Transaction) -> bool:
+        return step_completion.succeed(tx, job, result=kept, message=message, keep_key=keep_key)
+
+    dialect = installation.database.dialect
+    single, quiet = completion.is_single(dialect, job, ended), step_completion.may_be_quiet(dialect, job, ended)
+    _finish(
+        installation, job, work, outcome=Outcome.SUCCEEDED, body=body, alone=single, first=at_once if quiet else None
+    )  # fmt: skip
     tell_success(installation, job)
 
 
@@ -209,8 +215,9 @@ def _finish(
     outcome: Outcome,
     body: BodyTransaction | None = None,
     alone: bool = False,
+    first: Callable[[Transaction], bool] | None = None,
 ) -> T | None:
-    """Run the finishing transaction, waiting out an outage up to the lease.
+    """Run the finishing transaction, waiting out an outage up to the lease; `first` is a statement that may be enough.
 
     A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
     of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
@@ -222,6 +229,8 @@ def _finish(
     def once() -> T | None:
         nonlocal unsure
         try:
+            if first is not None and installation.database.run(first, alone=True):
+                return None
             return installation.database.run(work, alone=alone)
         except LeaseLost:
             if unsure and _was_ours(installation, job, outcome):
@@ -263,6 +272,14 @@ def _was_ours(installation: Installation, job: Job, outcome: Outcome) -> bool:
     with installation.database.transaction(write=False) as tx:
         found = executions.find(tx, execution_id(job.id, job.attempt))
     return found is not None and (found.outcome, found.worker) == (outcome, job.claimed_by)
+
+
+def _step_result(result: object) -> str | None:
+    """Return a step's result as JSON for later steps; what is not JSON they cannot read."""
+    try:
+        return encode(result, field="result")
+    except InvalidValue:
+        return None
 
 
 def _result_text(result: object) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError
 
 from .. import answers, clock, events
+from ..clock import format_duration
 from ..domain.execution import Outcome
 from ..domain.job import Job, Source
 from ..domain.retry import Bury, TryAgain
@@ -211,6 +213,8 @@ def _fail(
     context.roll_back()
     context.finishing = True
     failure = recorder.failure_of(error, outcome=outcome)
+    if outcome is Outcome.TIMEOUT and context.job.timeout is not None:
+        failure = replace(failure, error=f"TaskTimeout: it did not end within {format_duration(context.job.timeout)}")
     ended = following.worth_keeping(task.request, context, error=failure.error)
     decision = recorder.record_failure(context.installation, context.job, failure, then=then, ended=ended)
     context.settled = True

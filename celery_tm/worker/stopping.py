@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
+from celery.app.control import Control as CeleryControl
+
+from ..domain.job import Job
+from ..errors import TmError
+from ..installation import Installation
+from ..store import workflows
 from . import recorder
 from .context import JobContext
+
+logger = logging.getLogger(__name__)
 
 STOPS = "its worker was shut down"
 
@@ -18,6 +27,25 @@ def is_stopping() -> bool:
         return False
     # Either is None, or the exit code, which may be 0.
     return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))
+
+
+def is_terminated(installation: Installation, job: Job) -> bool:
+    """Say whether the run of a step that was asked to stop wants it to be terminated."""
+    try:
+        with installation.database.transaction(write=False) as tx:
+            run = workflows.find(tx, job.occurrence or "")
+    except TmError:
+        return False
+    return run is not None and bool(run.settings.get("terminate"))
+
+
+def terminate(installation: Installation, job: Job) -> None:
+    """Let this worker end the pool process that runs a job, as Celery's `revoke(terminate=True)` does."""
+    worker = (job.claimed_by or "").rpartition(":")[0]
+    try:
+        CeleryControl(installation.app).revoke(job.id, terminate=True, destination=[worker])
+    except Exception as error:  # it was asked to stop, and its time limit holds
+        logger.warning("job %s could not be terminated: %s", job.id, error)
 
 
 def hand_back_if_stopping(contexts: Sequence[JobContext]) -> None:

@@ -1,0 +1,58 @@
+"""`celery -A app tm report`: how a run of a workflow stands, or how it ended, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from ..domain.workflow import StepState
+from ..management import TimeManagement
+from .common import as_json, example, show, show_one, with_tm
+
+HEADER = ("run", "state", "reason", "strategy", "mode", "started_at", "ended_at", "seconds")
+COLUMNS = ("step", "task", "state", "attempts", "seconds", "why")
+
+
+@click.command(
+    name="report",
+    help="Show a run of a workflow: how it stands or ended, and each of its steps. "
+    "OCCURRENCE is its id, which for a deferred workflow is the job's.",
+    epilog=example("report 4e0a44f4-6a5b-5d4c-9a57-3f5a4d1c0b7e"),
+)
+@click.argument("occurrence")
+@as_json
+@with_tm
+def command(tm: TimeManagement, occurrence: str, as_json: bool) -> None:
+    """Show a run."""
+    report = tm.report(occurrence)
+    if as_json:
+        show_one(report, json_wanted=True)
+        return
+    header = {name: _told(name, report[name]) for name in HEADER if report.get(name) is not None}
+    show_one(header | {"steps": counted(report["counts"])}, json_wanted=False)
+    click.echo()
+    show([_row(step) for step in report["steps"]], columns=COLUMNS, json_wanted=False, empty="")
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return how many steps are in each state, in words."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _told(name: str, value: Any) -> Any:
+    if name == "seconds":
+        return round(value, 3)
+    return datetime.fromisoformat(value) if name.endswith("_at") else value
+
+
+def _row(step: Mapping[str, Any]) -> dict[str, Any]:
+    kept = f"as it ended in {step['kept_from']}" if step.get("kept_from") else None
+    tries = step.get("tries") or []
+    last = tries[-1].get("error") if tries and step["state"] == StepState.OWED else None  # it is tried again
+    why = step.get("error") or step.get("cancelled_by") or kept or last
+    seconds = None if step.get("seconds") is None else round(step["seconds"], 3)
+    attempts = step["attempts"] or (len(tries) if last else 0)
+    return {**step, "step": step["name"], "attempts": attempts, "seconds": seconds, "why": why}

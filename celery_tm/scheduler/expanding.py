@@ -1,0 +1,128 @@
+"""Starting a run: the job that stands for a whole workflow is claimed like any other, and then gives way to its steps.
+
+It stays as running, without a lease, until the last step has ended: so what takes turns with it waits, and its key is taken.
+If beat dies before this is written, the job's dispatch lease ends and it is claimed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..domain.codec import decode
+from ..domain.definition import Definition, stated
+from ..domain.effective import Effective, effective
+from ..domain.job import Job
+from ..domain.occurrence import Occurrence, OccurrenceState
+from ..domain.replaying import begun_again, chosen_steps
+from ..domain.run import DEFERRED, Run, RunStep, report_of, settings_of, shortened, steps_of
+from ..domain.steps import read_steps
+from ..domain.workflow import Mode, Stages
+from ..errors import InvalidValue
+from ..installation import Installation
+from ..store import definitions, jobs, occurrences, progress, settlement, versions, workflows
+from ..store.database import Transaction
+
+# What a workflow states as a whole and its run keeps.
+COMMON = (
+    "failure_strategy", "queue", "priority", "max_retries", "retry", "task_timeout", "mode", "max_parallel", "terminate",
+    "on_start", "on_complete",
+)  # fmt: skip
+ONLY_STEP = "main"  # the name of the step of a definition that has hooks and one task
+
+
+def expand(installation: Installation, root: Job) -> bool:
+    """Start the run that a claimed job stands for; False if somebody was faster."""
+    return installation.database.run(lambda tx: _expand(tx, installation, root))
+
+
+def _expand(tx: Transaction, installation: Installation, root: Job) -> bool:
+    id = root.occurrence or root.id
+    if not jobs.begin_run(tx, root.id, root.attempt, occurrence=id):
+        return False
+    run, steps = _planned(tx, installation, replace(root, occurrence=id))
+    if root.occurrence is None:
+        occurrences.insert_many(tx, [_occurrence_of(root, run)])
+    occurrences.start(tx, id, deadline=tx.later(root.execution_timeout or installation.settings.tm_stuck_after))
+    workflows.insert_run(tx, run, steps)
+    report = shortened(report_of(run, steps, [], ending=None, now=run.created_at))
+    progress.call_hook(tx, run, "on_start", [run.told(OccurrenceState.RUNNING), report])
+    settlement.close_if_over(tx, progress.begin(tx, run))
+    return True
+
+
+def _occurrence_of(root: Job, run: Run) -> Occurrence:
+    return Occurrence(
+        id=run.id, definition=DEFERRED, version=0, scheduled_at=root.run_at, state=OccurrenceState.RUNNING,
+        decided_at=run.created_at, replay_of=(run.settings.get("replay") or {}).get("of"),
+    )  # fmt: skip
+
+
+def _planned(tx: Transaction, installation: Installation, root: Job) -> tuple[Run, list[RunStep]]:
+    """Return the run, and its steps with the settings that are in force for each."""
+    said: Mapping[str, Any] = decode(root.kwargs) or {}
+    if "replay" in said:
+        return _replayed(tx, root, said["replay"])
+    level = "workflow" if "steps" in said else "definition"
+    values = said if "steps" in said else _stated(tx, root)
+    stages = read_steps(stated_steps(values))
+    common = {name: values[name] for name in COMMON if values.get(name) is not None}
+    settings = settings_by_step(installation, stages, common, level=level)
+    steps, remaining = steps_of(root.occurrence or "", stages, Mode(common.get("mode", Mode.SEQUENTIAL)), settings)
+    return _run(tx, root, settings_of(root, common), remaining), steps
+
+
+def _run(tx: Transaction, root: Job, settings: Mapping[str, Any], remaining: Sequence[int]) -> Run:
+    return Run(
+        id=root.occurrence or "",
+        job=root.id,
+        attempt=root.attempt,
+        remaining=remaining,
+        settings=settings,
+        created_at=tx.read_now(),
+    )
+
+
+def settings_by_step(
+    installation: Installation, stages: Stages, common: Mapping[str, Any], *, level: str
+) -> dict[str, Effective]:
+    """Return the settings in force for each step."""
+    found = {}
+    for step in (step for stage in stages for step in stage):
+        found[step.name] = effective(step, common, installation.task_defaults(step.task), level=level)
+    return found
+
+
+def stated_steps(values: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the steps that a definition states; one that has only hooks has a single step."""
+    if values.get("steps"):
+        return list(values["steps"])
+    only = {"name": ONLY_STEP, "task": values["task"], "args": values.get("args", []), "kwargs": values.get("kwargs", {})}
+    return [only | ({"options": values["options"]} if values.get("options") else {})]
+
+
+def _stated(tx: Transaction, root: Job) -> Mapping[str, Any]:
+    """Return what the definition stated when this occurrence was decided: an edit affects those that come after it."""
+    occurrence = occurrences.find(tx, root.occurrence or "")
+    definition: Definition | None = definitions.find_by_id(tx, occurrence.definition) if occurrence else None
+    if occurrence is None:
+        raise InvalidValue("workflow", "its occurrence is gone", "trigger its definition again")
+    if definition is not None and definition.version == occurrence.version:
+        return stated(definition)
+    kept = versions.find(tx, occurrence.definition, occurrence.version)
+    if kept is None and definition is None:
+        raise InvalidValue("workflow", "its definition was removed", "add the definition again and trigger it")
+    return kept.stated if kept is not None else stated(definition)  # type: ignore[arg-type]
+
+
+def _replayed(tx: Transaction, root: Job, wanted: Mapping[str, Any]) -> tuple[Run, list[RunStep]]:
+    """Return a run of the same steps as an earlier one, in which those that are not to run again are done already."""
+    original, steps = workflows.find(tx, wanted["of"]), workflows.steps_of(tx, wanted["of"])
+    # Steps are pruned after their occurrence is gone, so they are all here if it still is.
+    if original is None or occurrences.find(tx, original.id) is None:
+        raise InvalidValue("replay", f"the run {wanted['of']} was pruned", "trigger its definition instead")
+    again = chosen_steps(steps, step=wanted.get("step"), from_step=wanted.get("from_step"))
+    made, remaining = begun_again(steps, root.occurrence or "", again)
+    settings = {**original.settings, **settings_of(root, {}), "replay": dict(wanted)}
+    return _run(tx, root, settings, remaining), made
