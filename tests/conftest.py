@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -48,12 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs, save in the files whose
 # tests share processes that would be started for a few of them.
 FIRST_PAIR = "postgresql+redis"
-SAMPLE = 8
+SAMPLE = 16
 SHARING = ("test_pools", "test_task_options", "test_canvas_everywhere")
+# What people state, type and read is the same on every database: each test of these runs on one of them, by turns.
+WORDS = (
+    "test_bad_input", "test_calendars", "test_cli_commands", "test_cli_mistakes", "test_cli_workflows", "test_definitions",
+    "test_explain", "test_importing", "test_workflow_edits", "test_workflow_mistakes", "test_workflow_reports",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--thorough") or not services.find("postgresql") or not services.find("redis"):
+    if config.getoption("--thorough") or not all(services.find(name) for name in ("postgresql", "mysql", "redis")):
         return
     left = [item for item in items if not _is_for_the_thorough(item)]
     config.hook.pytest_deselected(items=[item for item in items if _is_for_the_thorough(item)])
@@ -70,6 +76,10 @@ def _is_for_the_thorough(item: pytest.Item) -> bool:
     if item.get_closest_marker("thorough"):
         return True
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    database = next((value for value in values if value in DATABASES), None)
+    if database is not None and item.path.stem in WORDS:
+        number = zlib.crc32(item.nodeid.replace(database, "").encode())
+        return number % len(DATABASES) != DATABASES.index(database)
     pair = next((value for value in values if value in PAIRS), FIRST_PAIR)
     if pair == FIRST_PAIR:
         return False
@@ -102,8 +112,10 @@ def mysql_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'jobs.db'}"
+def sqlite_url() -> Iterator[str]:
+    memory = Path("/dev/shm")  # where there is one, nobody waits for the disk
+    with TemporaryDirectory(prefix="tm-test-", dir=memory if memory.is_dir() else None) as place:
+        yield f"sqlite:///{place}/jobs.db"
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ DELIVERED = (
     + [f"Q{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
     + [f"M{n}" for n in (1, 2, 3, 4, 5)]
     + [f"B{n}" for n in (1, 2, 3, 4, 5, 7, 8)]
-    + [f"J{n}" for n in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 17, 19)]
+    + [f"J{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19)]
     + [f"X{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9)]
 )
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| (.*)$", PAGE.read_text(), re.MULTILINE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -107,3 +107,27 @@ def test_max_in_flight_holds_with_two_beats(stand: Stand) -> None:
     stand.wait(look, seconds=60, what="the end of all jobs")
     assert most == 3
     assert stand.outcomes() == {"succeeded": len(handles)}
+
+
+def test_a_backfill_with_two_beats_runs_one_at_a_time_and_regular_instants_go_on_afterwards(stand: Stand) -> None:
+    added = stand.tm.definitions.add(name="skip", task="sleepy", args=["skip", 0.3], schedule="every 1s", overlap="skip")
+    since = added.created_at.replace(microsecond=0) - timedelta(hours=1)
+    made = stand.tm.backfill("skip", since=since, until=since + timedelta(seconds=10))
+    assert made.counts["created"] == 10
+    for _ in range(2):
+        stand.beat()
+    stand.worker("--pool", "threads", concurrency=6)
+
+    def regular() -> list[str]:
+        return [str(row.state) for row in rows(stand.tm, "skip") if row.scheduled_at > added.created_at and row.decided_at]
+
+    stand.wait(lambda: "completed" in regular(), seconds=60, what="a regular run after the backfill")
+    stand.tm.disable("skip")
+    stand.wait_until_settled(seconds=60)
+    backfilled = [row for row in rows(stand.tm, "skip") if row.scheduled_at < added.created_at]
+    assert [str(row.state) for row in backfilled] == ["completed"] * 10
+    started = [row.started_at for row in backfilled]
+    assert started == sorted(started)
+    assert most_at_once(spans(stand, "skip")) == 1
+    skipped = {row.reason for row in rows(stand.tm, "skip") if row.state == "skipped"}
+    assert "recovered or backfilled ones were still in process; overlap=skip" in skipped

@@ -205,7 +205,6 @@ def test_a_file_that_is_none_is_one_line(sqlite_app: Celery, tmp_path: Path, tex
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["definitions", "add", "x", "--schedule", "@daily"], "Missing option '--task'"),
         (["definitions", "add", "x", "--task", "effect"], "Missing option '--schedule'"),
         (["definitions", "add", "x", "--task", "t", "--schedule", "@daily", "--set", "queue"], "--set takes FIELD=VALUE"),
         (["definitions", "add", "x", "--task", "t", "--schedule", "@daily", "--set", "task=u"], "task is stated twice"),
@@ -244,6 +243,7 @@ def sqlite_app(fresh_url: Any) -> Iterator[Celery]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["definitions", "add", "x", "--schedule", "@daily"], "task: definition 'x' has none; add task=…, or steps=[…]"),
         (["definitions", "show", "nightyl"], "no definition named 'nightyl'"),
         (["definitions", "load", "none.toml"], "none.toml: it cannot be read"),
         (["jobs", "show", "nobody"], "no job 'nobody'"),

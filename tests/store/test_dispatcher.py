@@ -51,7 +51,8 @@ def test_a_message_is_an_ordinary_celery_message_with_our_header(app: Celery) ->
     assert message.payload[0] == [5]
     header = message.headers["tm"]
     assert (header["job"], header["attempt"], header["source"]) == (handle.id, 1, "deferred")
-    assert header["metadata"] == {"occurrence": None, "entity_id": "42", "key": "k", "scope": {"tenant": 7}}
+    expected = {"occurrence": None, "step": None, "entity_id": "42", "key": "k", "scope": {"tenant": 7}}
+    assert header["metadata"] == expected
 
 
 @pytest.mark.parametrize(("queue", "expected"), [("onprem", "onprem-queue"), ("special", "special"), (None, "house")])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, plan, start
 
-from celery_tm import TimeManagement
+from celery_tm import TimeManagement, cancel
 from celery_tm.errors import DefinitionNotFound
+from celery_tm.recovery.reaper import reap
+from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import nodes
 from celery_tm.testing import MovableClock
 
@@ -151,3 +153,87 @@ def test_the_last_fifty_of_every_definition_are_one_statement(tm: TimeManagement
     assert {name: len(found) for name, found in seen.items()} == {"a": 50, "b": 50, "never ran": 0}
     assert seen["a"][0].scheduled_at == NOON + HOUR
     assert sum("tm_occurrence" in text for text in statements) == 1
+
+
+# Workflows
+
+STEPS = [
+    {"name": "fetch", "task": "effect", "args": [1]},
+    {"name": "break", "task": "fails", "args": [2], "max_retries": 0},
+    {"name": "load", "task": "effect", "args": [3]},
+    {"name": "clean", "task": "effect", "args": [4], "cleanup": True},
+]
+
+
+def test_a_run_that_failed_names_the_step_and_what_it_cancelled(tm: TimeManagement, noon: MovableClock) -> None:
+    tm.definitions.add(name="tick", schedule="* * * * *", steps=STEPS)
+    noon.forward("1m")
+    tm.run_due_jobs()
+    told = tm.explain("tick", at=NOON + MINUTE)
+    assert told.answer == "'tick' ran for 2026-06-01 12:01:00 UTC and failed: step 'break' failed: ValueError: no 2."
+    assert "step 'break' failed in attempt 1: ValueError: no 2" in told.lines
+    assert "cancelled: 'load', because step 'break' failed: ValueError: no 2" in told.lines
+    assert "2 steps succeeded" in told.lines
+    assert not any(line.startswith("attempt") for line in told.lines)
+
+
+def test_a_run_that_goes_on_says_what_it_waits_for(tm: TimeManagement, noon: MovableClock) -> None:
+    steps = [STEPS[0], {**STEPS[1], "max_retries": 3}, *STEPS[2:]]
+    tm.definitions.add(name="tick", schedule="* * * * *", steps=steps)
+    noon.forward("1m")
+    plan(tm)
+    assert "has been due since 2026-06-01 12:01:00 UTC and waits for a beat" in why(tm, 1)
+    dispatcher = Dispatcher(tm.installation, "beat-1")
+    _, claimed = dispatcher.claim(10)
+    assert "was due at 2026-06-01 12:01:00 UTC and is about to start: beat-1 has claimed it." in why(tm, 1)
+    dispatcher.expand(claimed)
+    told = why(tm, 1)
+    assert "is running for 2026-06-01 12:01:00 UTC" in told
+    assert "0 of 4 steps have ended, it waits for 'fetch'." in told
+    assert "step 'fetch' waits for a beat to send it" in told
+    assert "'break', 'load', 'clean' wait for other steps" in told
+    [first] = claim(tm)
+    assert "step 'fetch' waits for a free worker" in why(tm, 1)
+    start(tm, first)
+    assert "step 'fetch' is running in attempt 1 on worker" in why(tm, 1)
+
+
+def test_a_step_that_waits_for_its_next_try_says_why(tm: TimeManagement, noon: MovableClock) -> None:
+    steps = [STEPS[0], {**STEPS[1], "max_retries": 3, "retry": {"kind": "fixed", "delay": "5m"}}, *STEPS[2:]]
+    tm.definitions.add(name="tick", schedule="* * * * *", steps=steps)
+    noon.forward("1m")
+    tm.run_due_jobs()
+    told = why(tm, 1)
+    assert "1 of 4 steps has ended, it waits for 'break'." in told
+    assert "step 'break' is tried again at 2026-06-01 12:06:00 UTC: ValueError: no 2" in told
+
+
+def test_a_run_that_was_cancelled_or_given_up_says_so(tm: TimeManagement, noon: MovableClock) -> None:
+    tm.definitions.add(name="tick", schedule="0 * * * *", steps=STEPS[:1], overlap="allow")
+    tm.definitions.add(name="late", schedule="0 * * * *", steps=STEPS[:1], execution_timeout="2m")
+    noon.forward("1h")
+    plan(tm)
+    dispatcher = Dispatcher(tm.installation, "beat-1")
+    dispatcher.expand(dispatcher.claim(10)[1])
+    [run] = tm.occurrences("tick")
+    root = next(job for job in tm.jobs(task="celery_tm.workflow") if job.occurrence == run.id)
+    cancel(id=root.id, app=tm.app, actor="kim", reason="no longer needed")
+    told = why(tm, 60)
+    assert "was cancelled: " in told
+    assert "no longer needed" in told
+    assert "cancelled: 'fetch', because " in told
+    noon.forward("3m")
+    reap(tm.installation.database, limit=10)
+    told = why(tm, 60, "late")
+    assert "ran for 2026-06-01 13:00:00 UTC and was given up: " in told
+    assert "cancelled: 'fetch', because " in told
+
+
+def test_without_a_time_the_last_run_is_meant_also_one_by_hand(tm: TimeManagement, tm_clock: MovableClock) -> None:
+    tm_clock.move_to(datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC))
+    tm.definitions.add(name="daily", task="fails", args=[1], schedule="0 3 * * *", max_retries=0)
+    tm_clock.forward("1h")
+    tm.trigger("daily", actor="kim")
+    tm.run_due_jobs(now=tm_clock.now)
+    tm_clock.forward("2h")
+    assert "ValueError: no 1" in str(tm.explain("daily"))

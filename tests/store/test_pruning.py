@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from tmtest.ledger import NOON, add, plan, rows
+from tmtest.said import listening
 
-from celery_tm import TimeManagement, defer
+from celery_tm import TimeManagement, defer, workflow
+from celery_tm.domain.occurrence import Occurrence, OccurrenceState
 from celery_tm.recovery.pruner import prune
 from celery_tm.scheduler.seeding import PRUNE, Seeder
-from celery_tm.store import tables
+from celery_tm.store import occurrences, tables
+from celery_tm.store.retention import remove_old
 from celery_tm.testing import MovableClock
 
 
@@ -111,3 +117,128 @@ def test_the_built_in_job_prunes_daily(tm: TimeManagement, app: Celery, noon: Mo
     assert count(tm, "tm_key") == 0
     [run] = tm.history(PRUNE)
     assert str(run.outcome) == "succeeded"
+
+
+# Runs of workflows
+
+STEPS = [{"name": "a", "task": "effect"}, [{"name": "b", "task": "effect"}, {"name": "c", "task": "effect"}]]
+RUNS = ("tm_workflow", "tm_step", "tm_occurrence")
+
+
+def counts(tm: TimeManagement) -> tuple[int, ...]:
+    return tuple(count(tm, table) for table in RUNS)
+
+
+def test_runs_go_with_their_occurrences(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    tm.definitions.add(name="etl", schedule="0 3 * * *", steps=STEPS)
+    tm.trigger("etl")
+    defer(workflow(STEPS, on_complete="effect"), app=app, key="k")  # its occurrence has no definition
+    tm.run_due_jobs()
+    assert counts(tm) == (2, 6, 2)
+    noon.forward("89d")
+    assert (tm.prune().runs, *counts(tm)) == (0, 2, 6, 2)
+    noon.forward("2d")
+    pruned = tm.prune()
+    assert (pruned.occurrences, pruned.steps, pruned.runs) == (2, 6, 2)
+    assert (count(tm, "tm_workflow"), count(tm, "tm_step")) == (0, 0)
+
+
+def test_runs_go_in_small_steps(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    for _ in range(3):
+        defer(workflow(STEPS), app=app)
+    tm.run_due_jobs()
+    noon.forward("91d")
+    database, settings = tm.installation.database, tm.settings
+    assert database.run(lambda tx: remove_old(tx, "steps", settings.tm_keep_executions, limit=100)) == 0  # not before
+    assert database.run(lambda tx: remove_old(tx, "occurrences", settings.tm_keep_executions, limit=2)) == 2
+    assert database.run(lambda tx: remove_old(tx, "runs", settings.tm_keep_executions, limit=100)) == 0  # steps are left
+    assert database.run(lambda tx: remove_old(tx, "steps", settings.tm_keep_executions, limit=4)) == 4
+    assert database.run(lambda tx: remove_old(tx, "runs", settings.tm_keep_executions, limit=100)) == 1
+    assert counts(tm) == (2, 5, 1)
+    pruned = prune(database, settings, batch=2)
+    assert (pruned.occurrences, pruned.steps, pruned.runs, counts(tm)) == (1, 5, 2, (0, 0, 0))
+
+
+def test_a_run_that_is_going_on_or_has_a_dead_letter_is_kept(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    broken = [{"name": "a", "task": "effect"}, {"name": "b", "task": "fails", "max_retries": 0}]
+    slow = [{"name": "a", "task": "effect"}, {"name": "b", "task": "fails", "max_retries": 5}]
+    failed, running = (defer(workflow(steps), app=app) for steps in (broken, slow))
+    defer(workflow(STEPS), app=app)
+    tm.run_due_jobs()
+    noon.forward("400d")
+    pruned = tm.prune()
+    assert (pruned.occurrences, pruned.steps, pruned.runs) == (1, 3, 1)
+    assert [step["state"] for step in tm.report(running.id)["steps"]] == ["succeeded", "owed"]
+    [letter] = tm.dead_letters.list()
+    tm.dead_letters.revive(letter.id)  # which needs the steps of its run
+    tm.run_due_jobs()
+    assert counts(tm) == (3, 6, 3)
+    assert tm.report(failed.id)["state"] == "failed"
+
+
+def test_a_replay_of_a_run_that_was_pruned_meanwhile_is_a_dead_letter_that_says_so(
+    tm: TimeManagement, app: Celery, noon: MovableClock
+) -> None:
+    run = defer(workflow(STEPS), app=app)
+    tm.run_due_jobs()
+    noon.forward("91d")
+    tm.replay(run.id, step="b", reason="again")
+    database, age = tm.installation.database, tm.settings.tm_keep_executions
+    database.run(lambda tx: remove_old(tx, "occurrences", age, limit=100))
+    database.run(lambda tx: remove_old(tx, "steps", age, limit=1))
+    for _ in range(5):
+        tm.run_due_jobs()
+        noon.forward("1d")
+    [letter] = tm.dead_letters.list()
+    assert f"the run {run.id} was pruned" in str(letter.last_error)
+
+
+RECENT = 5_000
+
+
+def crowd(tm: TimeManagement) -> None:
+    """Write many recent runs, and tell the database how many there are."""
+    database = tm.installation.database
+    with database.transaction() as tx:
+        now = tx.read_now()
+        ids = [str(uuid.uuid4()) for _ in range(RECENT)]
+        base = Occurrence(id="", definition="deferred", version=0, scheduled_at=now, state=OccurrenceState.RUNNING)
+        occurrences.insert_many(tx, [replace(base, id=id) for id in ids])
+        run = {"attempt": 1, "remaining": [1], "settings": {}, "created_at": now}
+        tx.insert_all(tables.workflow, [{"id": id, "job": id, **run} for id in ids])
+        step = {"name": "a", "number": 1, "task": "effect", "args": "[]", "kwargs": "{}", "settings": {}, "feeds": "0"}
+        step |= {"regardless": False, "state": "owed", "attempts": 0}
+        tx.insert_all(tables.step, [{"workflow": id, "job": id, **step} for id in ids])
+    with database.engine.begin() as connection:
+        for table in RUNS:
+            connection.execute(text(f"ANALYZE {'TABLE ' if database.dialect.name == 'mysql' else ''}{table}"))
+
+
+def test_old_runs_are_found_by_index(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    for _ in range(2):
+        defer(workflow(STEPS), app=app)
+    tm.run_due_jobs()
+    noon.forward("91d")
+    crowd(tm)
+    with listening(tm.installation.database) as said:
+        pruned = tm.prune()
+    assert (pruned.occurrences, pruned.steps, pruned.runs) == (2, 6, 2)
+    asked = [one for one in said.statements if "tm_workflow" in one[0] or "tm_step" in one[0]]
+    assert len(asked) == 5  # two questions, one deletion of steps for each run, one of runs
+    assert whole_scans(tm, asked) == []
+    assert whole_scans(tm, [("SELECT * FROM tm_workflow WHERE stopped_by = 'x'", ())]) != []  # one would be seen
+
+
+def whole_scans(tm: TimeManagement, asked: list[tuple[str, Any]]) -> list[Any]:
+    """Return where the database would look at every run, or at every step."""
+    name = tm.installation.database.dialect.name
+    found = []
+    with tm.installation.database.engine.connect() as connection:
+        for statement, parameters in asked:
+            plan = "EXPLAIN QUERY PLAN" if name == "sqlite" else "EXPLAIN"
+            for row in connection.exec_driver_sql(f"{plan} {statement}", parameters).mappings():
+                told = " ".join(map(str, row.values()))
+                whole = row["type"] == "ALL" if name == "mysql" else "Seq Scan on tm_" in told
+                if whole or ("SCAN tm_" in told and "INDEX" not in told):
+                    found.append((statement, told))
+    return found

@@ -62,8 +62,9 @@ def note(task: celery.Task, *args: Any) -> None:
 
 
 def read(text: str) -> list[dict[str, Any]]:
-    """Return the facts of an effects file's text; lines of other tasks are not ours to read."""
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    """Return the facts of an effects file's text; lines of other tasks are not ours to read, nor is half of one."""
+    whole = text[: text.rfind("\n") + 1]  # a reader may come in the middle of a write
+    return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
 def add_tasks(app: Celery, base: type[celery.Task]) -> None:

@@ -21,6 +21,7 @@ from celery_tm import TimeManagement, clock
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 
+from . import workflow_tasks
 from .app import make_app
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class Stand:
         self.ahead = timedelta(0)
         self.app = make_app(self.conf)
         self.tm = TimeManagement(self.app)
+        workflow_tasks.add_hooks(self.tm)
 
     @property
     def database(self) -> Database:
