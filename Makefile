@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites counted run test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites counted run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -41,11 +41,13 @@ test-fast: $(STAMP)  ## the tests that need no server and no process
 versions:        ## a part of the tests on every Celery, SQLAlchemy and Python found; about 5 minutes for each combination
 	$(PYTHON) tests/versions/run.py $(ARGS)
 
-check: $(STAMP)  ## format, lint, types, layers and the fast tests
+lint: $(STAMP)   ## format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint      ## the same, and the fast tests
 	$(MAKE) test-fast
 
 celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas

@@ -65,7 +65,8 @@ def page(title: str, *parts: str) -> str:
 
 # How a job's row comes to be; `NEXT` says only how it goes on.
 JOB_BIRTHS: Mapping[JobState, str] = {
-    JobState.PENDING: "deferred with a delay, planned, triggered, replayed or revived, or a direct call that takes turns",
+    JobState.PENDING: "deferred with a delay, planned, triggered, replayed, backfilled or revived, "
+    "or a direct call that takes turns",
     JobState.DISPATCHED: "deferred to run at once, published after commit",
     JobState.RUNNING: "a direct call passes the gate",
 }
@@ -196,6 +197,9 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "UnknownSetting": ("tm_leese", "tm_lease"),
     "UnknownOption": ("dely", "delay"),
     "UnknownTask": ("shop.expire",),
+    "UnknownStep": ("fetsh", "fetch"),
+    "UnknownHook": ("notify",),
+    "StepResultMissing": ("fetch", "is not there: the step is failed"),
     "UnknownTimeZone": ("Europe/Warsow", "Europe/Warsaw"),
     "UnknownSource": ("red-beat", "redbeat"),
     "DefinitionNotFound": ("nightly",),
@@ -287,6 +291,8 @@ ABOUT: Mapping[str, str] = {
     "tm_definition": "A recurring rule. `planned_until` is the last instant decided; it only moves forward.",
     "tm_occurrence": "One instant of a definition and what was decided about it. Where `decided_at` is empty it is only "
     "planned ahead.",
+    "tm_workflow": "One run of a workflow: what is left of its joins, what stopped it, and what it was stated with.",
+    "tm_step": "One step of a run: what it does and waits for, and how it ended.",
     "tm_version": "Every version of every definition as it was stated, with who made it and why. It is never pruned.",
     "tm_calendar": "Named days on which the definitions that name them do not fire.",
     "tm_lane": "One row for each concurrency key in use. It is locked while slots are given out; it counts nothing.",
