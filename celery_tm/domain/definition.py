@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,7 +16,7 @@ from zoneinfo import ZoneInfo
 from ..errors import InvalidValue, NoInstantLeft, nearest
 from .calendar import closures_of
 from .dst import Fold, Gap, wall_to_utc
-from .job import checked_actor, checked_text
+from .job import MAX_NAME, checked_actor, checked_text
 from .overlap import TAKING_TURNS, Overlap
 from .recovery import CatchUp, Recovery
 from .schedule import Schedule, Zone, load_schedule
@@ -23,7 +24,14 @@ from .stating import FIELDS, check_values, write_value
 from .timeline import Timeline
 from .workflow import TASK, Mode, Strategy
 
-MAX_NAME = 100
+
+class Standing(StrEnum):
+    """Whether a definition fires; where several words fit, the one that comes last here."""
+
+    ON = "on"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    RETIRED = "retired"  # what seeded it no longer names it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +150,15 @@ class Definition:
             return None
         edit = dict(self.next_edit)
         return WaitingEdit(**edit | {"after": datetime.fromisoformat(edit["after"])})
+
+    @property
+    def standing(self) -> Standing:
+        """Say whether it fires."""
+        if self.retired_at is not None:
+            return Standing.RETIRED
+        if not self.enabled:
+            return Standing.DISABLED
+        return Standing.PAUSED if self.paused else Standing.ON
 
     @property
     def is_spent(self) -> bool:
