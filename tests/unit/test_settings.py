@@ -21,6 +21,7 @@ BAD: dict[str, list[Any]] = {
     "duration": [0, -1, "soon", "", True, timedelta(0), timedelta(-1), "0s", float("nan"), [1], "²", "1.2.3"],
     "mapping": [5, "a=b", ["a"], [("a", "b")]],
     "names": [5, "a=b", ["a"], {"a": 5}],
+    "rows": [5, ["logs"], {"logs": 0}, {"logs": "many"}, {"log": 5}, {"jobs": 5}, {1: 5}],
 }
 
 
