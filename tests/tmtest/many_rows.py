@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -61,6 +63,25 @@ def _escapes(tm: TimeManagement) -> bool:
     return tm.installation.database.dialect.is_server
 
 
+@contextmanager
+def indexed_afterwards(tm: TimeManagement, table: str) -> Iterator[None]:
+    """Let a table have no indexes but its key in this block: made of all rows at once they take a fraction of the time."""
+    key = f"{table}_pkey"
+    told = {
+        "postgresql": f"SELECT indexname, indexdef FROM pg_indexes WHERE tablename = '{table}' AND indexname <> '{key}'",
+        "sqlite": f"SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = '{table}' AND sql IS NOT NULL",
+    }.get(tm.installation.database.dialect.name)
+    engine = tm.installation.database.engine
+    with engine.begin() as connection:
+        indexes = connection.exec_driver_sql(told).all() if told else []
+        for name, _ in indexes:
+            connection.exec_driver_sql(f"DROP INDEX {name}")
+    yield
+    with engine.begin() as connection:
+        for _, statement in indexes:
+            connection.exec_driver_sql(statement)
+
+
 def executions(tm: TimeManagement, count: int, definition: str, *, every: int = 1, **columns: str) -> None:
     """Insert executions of a definition, so many seconds apart, the last one just before NOW."""
     say = words_of(tm)
@@ -110,3 +131,10 @@ def plan_of(tm: TimeManagement, statement: str, parameters: Any) -> list[str]:
     with tm.installation.database.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"{word} {statement}", parameters).all()
     return [" ".join(map(str, row)) for row in rows]
+
+
+def is_whole_scan(line: str) -> bool:
+    """Say whether a line of a plan means that every row of one of the big tables is looked at."""
+    told = (r"Seq Scan on (tm_execution|tm_job|tm_occurrence)\b", r"SCAN (tm_execution|tm_job|tm_occurrence)$")
+    in_mysql = r"\b(tm_execution|tm_job|tm_occurrence) (None )?ALL\b"
+    return any(re.search(pattern, line) for pattern in (*told, in_mysql))
