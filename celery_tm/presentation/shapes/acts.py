@@ -128,6 +128,7 @@ PRUNED = thing(
         "keys": whole("of keys"),
         "audit": whole("of the audit"),
         "lanes": whole("of lanes that nothing uses"),
+        "by_count": mapping("of those, how many were beyond `tm_keep_rows` and not too old, by kind", whole("how many")),
         "finished": flag("whether there was time for all of it"),
     },
 )
