@@ -15,15 +15,13 @@ from zoneinfo import ZoneInfo
 from ..errors import InvalidValue, NoInstantLeft, nearest
 from .calendar import closures_of
 from .dst import Fold, Gap, wall_to_utc
-from .job import checked_actor, checked_text
+from .job import MAX_NAME, checked_actor, checked_text
 from .overlap import TAKING_TURNS, Overlap
 from .recovery import CatchUp, Recovery
 from .schedule import Schedule, Zone, load_schedule
 from .stating import FIELDS, check_values, write_value
 from .timeline import Timeline
 from .workflow import TASK, Mode, Strategy
-
-MAX_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -54,6 +54,7 @@ class Execution:
     completed_at: datetime
     started_at: datetime | None = None
     occurrence: str | None = None
+    definition: str | None = None  # its name, which history knows also after it was removed
     entity_id: str | None = None
     message: str | None = None
     error: str | None = None

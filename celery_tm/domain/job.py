@@ -21,6 +21,7 @@ DEFAULT_RETRIES = 3  # as Celery has it
 MAX_ENTITY = 200
 MAX_TASK = 255
 MAX_ID = 155
+MAX_NAME = 100  # of a definition
 
 
 class JobState(StrEnum):
@@ -116,6 +117,7 @@ class Job:
     concurrency: int | None = None
     slot: Slot | None = None
     occurrence: str | None = None
+    definition: str | None = None  # the name of the one whose occurrence it carries out; names never change
     step: str | None = None
     source: Source = Source.DEFERRED
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -289,6 +289,7 @@ def job_of(
         concurrency=concurrency,
         slot=Slot.OPEN if key else None,
         occurrence=occurrence,
+        definition=definition.name,
         source=source or (Source.RECOVERY if decision.is_recovery else Source.SCHEDULED),
         options=dict(definition.options),
     )

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule, solar
 
 from ..clock import format_duration
-from ..domain.definition import MAX_NAME
+from ..domain.job import MAX_NAME
 from ..domain.schedule.cron_fields import read_fields
 from ..errors import InvalidValue
 

@@ -48,6 +48,7 @@ COPIED: Mapping[str, Column[Any]] = {
     "task": job.c.task,
     "source": job.c.source,
     "occurrence": job.c.occurrence,
+    "definition": job.c.definition,
     "entity_id": job.c.entity_id,
     "attempt": job.c.attempt,
     "started_at": job.c.claimed_at,

@@ -61,6 +61,7 @@ def values_of(
         "task": job.task,
         "source": job.source,
         "occurrence": job.occurrence,
+        "definition": job.definition,
         "entity_id": job.entity_id,
         "attempt": job.attempt,
         "started_at": job.claimed_at if started else None,

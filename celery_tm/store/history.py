@@ -35,6 +35,7 @@ class JobStory:
     reason: str | None = None
     step: str | None = None
     run: str | None = None  # of the workflow that it is a step of, or stands for
+    definition: str | None = None
 
 
 def story(tx: Transaction, id: str) -> JobStory | None:
@@ -48,13 +49,15 @@ def story(tx: Transaction, id: str) -> JobStory | None:
     if letter:
         ended = _ended(letter.job.task, id, Status.FAILED, attempts)
         buried = letter.job
-        ended = replace(ended, job=buried, step=buried.step, run=buried.run)
+        ended = replace(ended, job=buried, step=buried.step, run=buried.run, definition=buried.definition)
         return replace(ended, last_error=letter.last_error, reason=letter.reason)
     done = keys.find_by_job(tx, id)
     if attempts:
         last = attempts[0]
         step, run = _place(tx, last)
-        ended = replace(_ended(last.task, id, STATUS[last.outcome], attempts), step=step, run=run)
+        ended = replace(
+            _ended(last.task, id, STATUS[last.outcome], attempts), step=step, run=run, definition=last.definition
+        )
         return replace(ended, last_error=last.error, reason=last.message, result=decode(done.result) if done else None)
     return _kept(done) if done else None
 
@@ -84,6 +87,7 @@ def _owed(job: Job, attempts: Sequence[Execution]) -> JobStory:
         progress=job.progress,
         step=job.step,
         run=job.run,
+        definition=job.definition,
     )
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_TASK
+from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_TASK
 from .types import Duration, Instant, Json, LongText
 
 metadata = MetaData()
@@ -75,6 +75,7 @@ def _job_columns() -> list[Column[object]]:
         Column("concurrency", Integer),
         Column("slot", String(4)),
         Column("occurrence", String(36)),
+        Column("definition", String(MAX_NAME)),
         Column("step", String(100)),
         Column("source", String(10), nullable=False),
         Column("options", Json),
@@ -122,6 +123,7 @@ execution = Table(
     Column("task", String(MAX_TASK), nullable=False),
     Column("source", String(10), nullable=False),
     Column("occurrence", String(36)),
+    Column("definition", String(MAX_NAME)),
     Column("entity_id", String(MAX_ENTITY)),
     Column("attempt", Integer, nullable=False),
     Column("started_at", Instant),
@@ -136,6 +138,9 @@ execution = Table(
     Index("tm_execution_task", "task", "completed_at"),
     Index("tm_execution_completed", "completed_at"),
     *partial("tm_execution_occurrence", "occurrence", where="occurrence IS NOT NULL"),
+    *partial("tm_execution_definition", "definition", "completed_at", where="definition IS NOT NULL"),
+    # Most succeed: whoever looks for the others does not read past those, and those cost nothing to write.
+    *partial("tm_execution_trouble", "outcome", "completed_at", where="outcome <> 'succeeded'"),
     **OPTIONS,
 )
 
