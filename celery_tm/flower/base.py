@@ -20,7 +20,7 @@ from tornado.web import StaticFileHandler, authenticated
 
 from ..errors import TmError
 from ..management import TimeManagement
-from .failures import Failure, Forbidden, Refused, failure_of
+from .failures import Failure, Refusal, Refused, failure_of
 from .guarding import SAFE_METHODS, Guarded
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class ApiHandler(TmHandler, BaseApiHandler):
         """Refuse everything while Flower has no authentication, as Flower's own API does."""
         if self.is_open and not self.unauthenticated_api:
             said = "start Flower with --basic-auth or --auth, or set FLOWER_UNAUTHENTICATED_API=true"
-            raise Forbidden(401, "unauthorized", f"the API needs authentication; {said}")
+            raise Refusal(401, "unauthorized", f"the API needs authentication; {said}")
 
     def answer(self, body: Any, *, status: int = 200) -> None:
         """Answer in JSON that no browser takes for a page."""

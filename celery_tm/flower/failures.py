@@ -78,7 +78,7 @@ class Refused(HTTPError):
         self.error = error
 
 
-class Forbidden(HTTPError):
+class Refusal(HTTPError):
     """A refusal by who or where the request comes from, with a code of its own."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -95,7 +95,7 @@ def failure_of(error: BaseException | None, status: int) -> Failure:
     """Return what is told about an error; what nobody foresaw is not shown, for it may hold anything."""
     if isinstance(error, Refused):
         return _told(error.error)
-    if isinstance(error, Forbidden):
+    if isinstance(error, Refusal):
         return Failure(status=error.status_code, code=error.code, message=error.message)
     if isinstance(error, HTTPError) and error.status_code < 500:
         return Failure(status=error.status_code, code=_words(_phrase(error.status_code)), message=_message(error))

@@ -16,12 +16,15 @@ from urllib.parse import urlparse
 from flower.views import BaseHandler
 from tornado.web import HTTPError, RequestHandler
 
-from .failures import Forbidden
+from .failures import Refusal
 
 ANONYMOUS = "anonymous"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON = "application/json"
-RELOAD = "the page is too old or was not opened here: its token is missing or has expired. Reload the page and try again"
+RELOAD = (
+    "the token is missing, or the page is older than its cookie: reload the page and try again. "
+    "A program sends its credentials in Authorization and a JSON body, or asks /api/tm/token"
+)
 
 
 class Guarded(BaseHandler):
@@ -64,7 +67,7 @@ class Guarded(BaseHandler):
         try:
             RequestHandler.check_xsrf_cookie(self)
         except HTTPError:
-            raise Forbidden(403, "token_missing", RELOAD) from None
+            raise Refusal(403, "token_missing", RELOAD) from None
 
     def why_not(self, admins: Sequence[str] | None) -> str | None:
         """Return why this user may change nothing, or None."""
@@ -81,7 +84,7 @@ class Guarded(BaseHandler):
         reason = self.why_not(admins)
         if reason:
             code = "read_only" if self.application.options.read_only else "not_administrator"
-            raise Forbidden(403, code, reason)
+            raise Refusal(403, code, reason)
 
 
 def is_admin(actor: str, admins: Sequence[str] | None) -> bool:
@@ -106,7 +109,7 @@ def refuse_other_sites(request: Any) -> None:
     else:
         foreign = origin is not None and urlparse(origin).netloc != request.host
     if foreign:
-        raise Forbidden(403, "cross_site", "this request was sent by another site; open the page in Flower itself")
+        raise Refusal(403, "cross_site", "this request was sent by another site; open the page in Flower itself")
 
 
 def is_from_program(request: Any) -> bool:
