@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ..clock import as_utc
 from ..domain.job import checked_text
+from ..domain.paging import MAX_PAGE
 from ..errors import AppMissing, InvalidValue, TmError, shown
 from ..management import TimeManagement
 
@@ -27,7 +28,7 @@ IDS = ("id", "run", "job")  # people copy them, so they stay in one piece
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
+    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, help="At most so many."
 )
 
 

@@ -19,6 +19,7 @@ from ..errors import TmError
 # The first that fits counts, so the narrower kinds stand above the wider ones.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.StaleVersion, 409),
+    (errors.CountChanged, 409),
     (errors.DefinitionExists, 409),
     (errors.DuplicateKey, 409),
     (errors.DefinitionNotFound, 404),
@@ -106,6 +107,8 @@ def _told(error: TmError) -> Failure:
     facts: dict[str, Any] | None = None
     if isinstance(error, errors.StaleVersion):
         facts = {"version": error.current}
+    elif isinstance(error, errors.CountChanged):
+        facts = {"count": error.found}
     return Failure(
         status=status_of(error),
         code=_words(type(error).__name__),

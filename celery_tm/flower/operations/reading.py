@@ -11,7 +11,7 @@ from ...domain.execution import Outcome
 from ...domain.job import JobState, Source
 from ...domain.occurrence import OccurrenceState
 from ...errors import DefinitionNotFound, InvalidValue
-from ...management.looking import occurrence_story
+from ...management.occurrence_story import occurrence_story
 from ...presentation import plain
 from ...presentation.rows import both_times, coming_instants
 from ...presentation.shapes.schema import anything, mapping, ref
