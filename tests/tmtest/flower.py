@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from http.client import HTTPConnection, HTTPMessage
 from typing import Any
 from urllib.parse import urlencode
 
+import jsonschema
 from celery import Celery
 from flower import urls
 from flower.app import Flower
@@ -24,6 +26,7 @@ from tornado.netutil import bind_sockets
 from tornado.options import OptionParser
 
 from celery_tm.flower import install
+from celery_tm.flower.openapi import document_of
 
 ANN, BOB = ("ann", "secret"), ("bob", "word")
 HTML = "text/html,application/xhtml+xml"
@@ -117,7 +120,8 @@ class Served:
     prefix: str = ""
 
     def client(self, user: tuple[str, str] | None = ANN) -> Client:
-        return Client(self.port, user, self.prefix)
+        """Return somebody who asks."""
+        return Checked(self.port, user, self.prefix)
 
 
 @contextmanager
@@ -172,3 +176,27 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
         for name in ("login_url", "static_url_prefix"):
             settings[name] = prepend_url(settings[name], given["url_prefix"])
     return settings
+
+
+class Checked(Client):
+    """A program that holds every answer of the API against the OpenAPI document."""
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        answer = super().ask(method, path, body, **headers)
+        if path.startswith("/api/tm/") and "html" not in headers.get("Accept", ""):
+            check_answer(method, path.partition("?")[0], answer)
+        return answer
+
+
+def check_answer(method: str, path: str, answer: Answer) -> None:
+    """Fail where an answer is not of the shape that is documented for its status."""
+    document = document_of()
+    found = [template for template in document["paths"] if re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), path)]
+    template = min(found, key=lambda one: one.count("{"))
+    responses = document["paths"][template][method.lower()]["responses"]
+    assert str(answer.status) in responses, f"{method} {template} answers {answer.status}: {answer.text}"
+    response = responses[str(answer.status)]
+    if "$ref" in response:
+        response = document["components"]["responses"][str(answer.status)]
+    schema = response["content"]["application/json"]["schema"] | {"components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer.json)
