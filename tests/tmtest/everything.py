@@ -44,8 +44,8 @@ def furnish(app: Celery, tm: TimeManagement, said: str = "some") -> Everything:
     tm.definitions.update(f"{said} works", queue=said, **who)
     tm.definitions.update(f"{said} works", queue=None, **who)
     made = {name: tm.trigger(f"{said} {name}", **who).id for name in ("works", "falls", "flow")}
-    dead = defer(f"{said} falls", args=[said], key=said, entity_id=said, app=app, remote=True)
     tm.run_due_jobs()
+    [dead] = tm.dead_letters.list(definition=f"{said} falls")
     waiting = {"delay": timedelta(hours=1), "key": f"{said} waits", "entity_id": said, "app": app}
     owed = defer(f"{said} works", args=[said], kwargs={"secret": said}, **waiting)
     running = defer(f"{said} works", args=[said], delay=timedelta(hours=2), app=app)

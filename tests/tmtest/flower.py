@@ -20,10 +20,12 @@ from flower import urls
 from flower.app import Flower
 from flower.options import default_options
 from flower.utils import prepend_url
+from jsonschema.exceptions import best_match
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
 from tornado.options import OptionParser
+from tornado.web import create_signed_value
 
 from celery_tm.flower import install
 from celery_tm.flower.openapi import document_of
@@ -123,6 +125,11 @@ class Served:
         """Return somebody who asks."""
         return Checked(self.port, user, self.prefix)
 
+    def login(self, email: str) -> str:
+        """Return the cookie that Flower's login leaves."""
+        secret = self.application.settings["cookie_secret"]
+        return create_signed_value(secret, "user", email).decode()
+
 
 @contextmanager
 def serving(app: Celery, **options: Any) -> Iterator[Served]:
@@ -199,4 +206,5 @@ def check_answer(method: str, path: str, answer: Answer) -> None:
     if "$ref" in response:
         response = document["components"]["responses"][str(answer.status)]
     schema = response["content"]["application/json"]["schema"] | {"components": document["components"]}
-    jsonschema.Draft202012Validator(schema).validate(answer.json)
+    wrong = best_match(jsonschema.Draft202012Validator(schema).iter_errors(answer.json))
+    assert wrong is None, f"{method} {template} at {wrong.json_path}: {wrong.message[:300]}"

@@ -37,7 +37,8 @@ def revive(asked: Asked) -> Any:
 
 def purge(asked: Asked) -> Any:
     """Delete one dead letter for good."""
-    return {"purged": asked.tm.dead_letters.purge(asked.path["id"], **asked.act)}
+    asked.tm.dead_letters.purge(asked.path["id"], **asked.act)
+    return {"purged": 1}
 
 
 def preview(asked: Asked) -> Any:

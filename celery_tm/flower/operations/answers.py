@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...presentation.shapes.schema import Schema, list_of, mapping, maybe, ref, text, thing, whole
+from ...presentation.shapes.schema import Schema, instant, list_of, mapping, maybe, ref, text, thing, whole
 from . import asking
 from .asking import Parameter
 
@@ -35,6 +35,17 @@ TOKEN = thing(
 )
 COMING = thing("the next instants of a definition", {"items": list_of(ref("BothTimes"), "the instants, the next one first")})
 GROUPS = thing("the groups of definitions", {"groups": mapping("how many definitions each has", whole("how many"))})
+FORECAST = thing(
+    "how busy the time to come is",
+    {
+        "since": instant("begin of the first hour"),
+        "hours": whole("how many hours"),
+        "totals": list_of(whole("how many instants"), "instants of all definitions, hour by hour"),
+        "counts": mapping("the same by definition, those with at least one", list_of(whole("how many"), "hour by hour")),
+        "estimated": list_of(text("name of a definition"), "definitions that fire too often to be counted one by one"),
+        "cut": mapping("where the counting stopped, by definition", instant("an instant")),
+    },
+)
 OCCURRENCE = thing(
     "one occurrence, what is owed of it, its attempts and, of a workflow, its report",
     {

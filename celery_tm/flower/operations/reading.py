@@ -10,13 +10,14 @@ from ...clock import as_utc
 from ...domain.execution import Outcome
 from ...domain.job import JobState, Source
 from ...domain.occurrence import OccurrenceState
+from ...domain.paging import checked_limit
 from ...errors import DefinitionNotFound, InvalidValue
 from ...management.occurrence_story import occurrence_story
 from ...presentation import plain
 from ...presentation.rows import both_times, coming_instants
 from ...presentation.shapes.schema import anything, mapping, ref
 from . import asking
-from .answers import AFTER, BEFORE, COMING, GROUPS, LIMIT, all_of, page_of, paged, span
+from .answers import AFTER, BEFORE, COMING, FORECAST, GROUPS, LIMIT, all_of, page_of, paged, span
 from .asking import Asked, Operation, Parameter
 
 MOST_COMING = 1_000
@@ -80,7 +81,7 @@ def occurrences(asked: Asked) -> Any:
 
 def versions(asked: Asked) -> Any:
     """Return the versions of a definition, the latest first."""
-    limit = asked.values.get("limit", 100)
+    limit = checked_limit(asked.values.get("limit", 100))
     found = asked.tm.definitions.versions(asked.path["name"], limit=limit + 1)
     return {"items": asked.rows.versions(found, limit)}
 
@@ -161,6 +162,13 @@ def audit(asked: Asked) -> Any:
     """Return a page of the audit, the latest first."""
     found = asked.tm.audit(**asked.given("object", "actor", "action", "since", "before", "limit"))
     return paged(found, map(asked.rows.audit_line, found))
+
+
+def coming_hours(asked: Asked) -> Any:
+    """Return how many instants each hour to come has."""
+    found = asked.tm.forecast(**asked.given("hours"))
+    told = {name: getattr(found, name) for name in ("since", "hours", "totals", "counts", "estimated", "cut")}
+    return plain(told)
 
 
 def token(asked: Asked) -> Any:
@@ -262,6 +270,10 @@ READING: tuple[Operation, ...] = (
         asking.text("object", "only about this, e.g. definition:nightly"), asking.text("actor", "only by this user"),
         asking.text("action", "only of this kind, e.g. pause"),
         asking.instant("since", "only at or after this"), BEFORE, LIMIT,
+    ),
+    _get(
+        "forecast", "/api/tm/forecast", "How many instants each hour to come has.", coming_hours, FORECAST,
+        asking.whole("hours", "how many hours ahead, 1 to 744; unset: a week", minimum=1, maximum=744),
     ),
     _get("token", "/api/tm/token", "A token for changes by a browser or a program with cookies.", token, ref("Token")),
     _get(
