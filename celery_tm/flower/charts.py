@@ -21,7 +21,7 @@ TONES: Mapping[str, tuple[str, float]] = {
     "completed": ("good", FULL), "succeeded": ("good", FULL),
     "failed": ("bad", FULL), "stale": ("bad", FULL), "timeout": ("bad", FULL), "orphaned": ("bad", FULL),
     "running": ("live", HALF), "queued": ("live", HALF),
-    "pending": ("wait", HALF), "coming": ("wait", HALF),
+    "pending": ("wait", HALF), "coming": ("wait", HALF), "overdue": ("warn", LOW),
     "missed": ("warn", LOW), "skipped": ("off", LOW), "coalesced": ("off", LOW), "cancelled": ("off", LOW),
     "expired": ("warn", LOW), "deduplicated": ("off", LOW), "interrupted": ("warn", HALF), "replaced": ("off", HALF),
 }  # fmt: skip
