@@ -22,6 +22,7 @@ from ..errors import TmError
 from ..management import TimeManagement
 from .failures import Failure, Refusal, Refused, failure_of
 from .guarding import SAFE_METHODS, Guarded
+from .operations.asking import check_text
 
 T = TypeVar("T")
 STATIC = Path(__file__).parent / "static"
@@ -143,6 +144,9 @@ class PageHandler(TmHandler):
         """Let in whom Flower lets in; under OAuth the others are sent to Flower's login."""
         if self.request.method not in SAFE_METHODS:
             self.check_xsrf_cookie()
+            self.require_change(self.admins)
+        for text in self.path_args:
+            self.checked("address", text)
 
     async def get(self, *path: str) -> None:
         """Show the page."""
@@ -155,7 +159,14 @@ class PageHandler(TmHandler):
 
     def query(self, name: str, default: str | None = None) -> str | None:
         """Return what the address says after `?`, or the default where it says nothing."""
-        return self.get_query_argument(name, None) or default
+        return self.checked(name, self.get_query_argument(name, "")) or default
+
+    def checked(self, name: str, text: str) -> str:
+        """Return a text that was sent, or refuse one that no database takes."""
+        try:
+            return check_text(name, text)
+        except TmError as error:
+            raise Refused(error) from error
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Tell an error as a page."""
