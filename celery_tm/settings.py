@@ -17,6 +17,7 @@ from .errors import InvalidValue, UnknownSetting, nearest, shown
 logger = logging.getLogger(__name__)
 
 DEFAULT_URL = "sqlite:///celery_tm.db"
+COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` may limit
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
 
 
@@ -93,6 +94,11 @@ class Settings:
         None,
         "who may change things in Flower, by user name or e-mail, wildcards allowed; unset: everybody it lets in",
         "users",
+    )
+    tm_keep_rows: Mapping[str, int] = _setting(
+        {},
+        "how many rows are kept at most, the newest: {'executions': 1_000_000, 'occurrences': …, 'logs': …, 'audit': …}",
+        "rows",
     )
     tm_verbose: bool = _setting(False, "log every event at INFO instead of DEBUG", "flag")
 
@@ -195,6 +201,18 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
     return rules
 
 
+def _rows(name: str, value: Any) -> dict[str, int]:
+    rows = _mapping(name, value)
+    for kind, most in rows.items():
+        if kind not in COUNTED:
+            near = nearest(str(kind), COUNTED)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InvalidValue(name, f"{shown(kind)} is not kept by count", f"use {', '.join(COUNTED)}{hint}")
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise InvalidValue(name, f"{shown(most)} {kind} is not a count", "give a whole number of one or more")
+    return rows
+
+
 _READERS: Mapping[str, Any] = {
     "text": _text,
     "flag": _flag,
@@ -205,4 +223,5 @@ _READERS: Mapping[str, Any] = {
     "policy": _policy,
     "patterns": _patterns,
     "users": _users,
+    "rows": _rows,
 }

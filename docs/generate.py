@@ -287,7 +287,8 @@ ABOUT: Mapping[str, str] = {
     "tm_job": "One piece of work that is still owed. A row lives from `defer` (or the planner, or the gate of a direct "
     "call) until the work has succeeded, was cancelled, or moved to the dead letters.",
     "tm_dead_letter": "A job that will not be tried again by itself: the job's columns, why it was buried, its last error.",
-    "tm_execution": "One attempt, written once when it ended, never changed.",
+    "tm_execution": "One attempt, written once when it ended, never changed. `definition` is the name of the one whose "
+    "occurrence it was part of, also after that was removed.",
     "tm_key": "A key that has succeeded, kept until `kept_until`, with the result.",
     "tm_definition": "A recurring rule. `planned_until` is the last instant decided; it only moves forward.",
     "tm_occurrence": "One instant of a definition and what was decided about it. Where `decided_at` is empty it is only "
@@ -325,8 +326,8 @@ def tables_page() -> str:
         "Tables",
         "The tables are there to be read: with SQL, by reports, by whoever is on call. Write to them only through "
         "celery_tm. `tm_schema_version` belongs to Alembic and tells the revision. Executions, occurrences, keys, log "
-        "lines and audit lines are pruned by age (`tm_keep_…`); what is owed, dead letters, definitions and their versions "
-        "stay.",
+        "lines and audit lines are pruned by age and number (`tm_keep_…`); what is owed, dead letters, definitions and "
+        "their versions stay.",
         "Types: *instant* is UTC with microseconds (`timestamptz` in PostgreSQL, `datetime(6)` in MySQL), *duration* is "
         "seconds as a double, *JSON* and *text* are long text in every database. *?* means that the column may be empty. "
         "Columns marked *reserved* are always empty in this version.",

@@ -1,4 +1,4 @@
-"""`celery -A app tm prune`: delete what is older than its retention."""
+"""`celery -A app tm prune`: delete what is older than its retention, or more than is to be kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .output import show_one
 
 @click.command(
     name="prune",
-    help="Delete what is older than its retention (tm_keep_…); what is owed, dead letters and definitions stay.",
+    help="Delete what is older than its retention (tm_keep_…), or more than tm_keep_rows; what is owed, dead letters and "
+    "definitions stay.",
     epilog=example("prune"),
 )
 @as_json

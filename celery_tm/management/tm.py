@@ -254,7 +254,7 @@ class TimeManagement:
         )
 
     def prune(self) -> Pruned:
-        """Delete what is older than its retention."""
+        """Delete what is older than its retention, or beyond `tm_keep_rows`; return how many rows of each kind."""
         return prune(self.installation.database, self.settings)
 
     def trigger(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Occurrence:

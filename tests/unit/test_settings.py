@@ -23,6 +23,7 @@ BAD: dict[str, list[Any]] = {
     "names": [5, "a=b", ["a"], {"a": 5}],
     "patterns": [5, "*password*", {"a": 5}, [5], [""], [" a"], ["shop.pay:"], [":card"], [None]],
     "users": [5, "ann", {"a": 5}, [5], [""], ["ann "], [None]],
+    "rows": [5, ["logs"], {"logs": 0}, {"logs": "many"}, {"log": 5}, {"jobs": 5}, {1: 5}],
 }
 
 
