@@ -13,6 +13,7 @@ from ..presentation import Rows
 from ..producer import cancel as cancel_job
 from . import Group
 from .common import (
+    Word,
     actor_option,
     after_option,
     as_json,
@@ -41,7 +42,7 @@ def command() -> None:
 @command.command(
     "list", help="List jobs that are still owed, those due first in front.", epilog=example("jobs list --state pending")
 )
-@click.option("--state", metavar="STATE", help=f"Only in this state: {', '.join(JobState)}.")
+@click.option("--state", type=Word(JobState), metavar="STATE", help=f"Only in this state: {', '.join(JobState)}.")
 @task_option
 @click.option("--definition", metavar="NAME", shell_complete=complete_definitions, help="Only of this definition.")
 @click.option("--entity-id", metavar="ID", help="Only about this entity.")

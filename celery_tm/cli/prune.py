@@ -8,6 +8,7 @@ from ..management import TimeManagement
 from ..presentation import plain
 from .common import as_json, example, with_tm
 from .output import show_one
+from .waiting import working
 
 
 @click.command(
@@ -20,4 +21,6 @@ from .output import show_one
 @with_tm
 def command(tm: TimeManagement, as_json: bool) -> None:
     """Delete old records."""
-    show_one(plain(tm.prune()), json_wanted=as_json)
+    with working("deleting what is too old"):
+        pruned = tm.prune()
+    show_one(plain(pruned), json_wanted=as_json)
