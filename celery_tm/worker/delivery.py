@@ -64,13 +64,24 @@ def _settle(
     decision = _decide(installation, decide, give_back)
     if decision.verdict is Verdict.RUN and decision.job is not None:
         return decision.job
-    refusal = events.DeliveryRefused(job=task.request.id, task=task.name, attempt=attempt, reason=decision.reason)
-    events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+    _tell_refused(task, installation, task.request.id, attempt, decision)
     if decision.done is not None and decision.done.job != task.request.id:
         _answer(task, decision.done)
     if decision.revoked:
         answers.revoked(task, task.request)
     raise Ignore
+
+
+def _tell_refused(task: Any, installation: Installation, id: str, attempt: int, decision: Decision) -> None:
+    refused = events.DeliveryRefused(
+        job=id,
+        task=task.name,
+        definition=decision.job.definition if decision.job else None,
+        attempt=attempt,
+        kind=str(decision.refusal),
+        reason=decision.reason,
+    )
+    events.emit(installation.app, refused, verbose=installation.settings.tm_verbose)
 
 
 def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence[Job]:
@@ -87,8 +98,7 @@ def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence
     admitted, refused = decided[0]
     present = dict(attempts)
     for id, decision in refused:
-        refusal = events.DeliveryRefused(job=id, task=task.name, attempt=present[id], reason=decision.reason)
-        events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+        _tell_refused(task, installation, id, present[id], decision)
     if not admitted:
         raise Ignore
     return admitted
