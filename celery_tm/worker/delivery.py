@@ -76,7 +76,7 @@ def _tell_refused(task: Any, installation: Installation, id: str, attempt: int, 
     refused = events.DeliveryRefused(
         job=id,
         task=task.name,
-        definition=decision.job.definition if decision.job else None,
+        definition=decision.definition,
         attempt=attempt,
         kind=str(decision.refusal),
         reason=decision.reason,

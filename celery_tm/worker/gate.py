@@ -52,9 +52,10 @@ class Decision:
     """The gate's answer: the job if it may run, else why not, and the success of its key where that is the reason."""
 
     verdict: Verdict
-    job: Job | None = None  # the one that may run, or the one that was refused, where it is known
-    refusal: Refusal | None = None
+    job: Job | None = None
     reason: str = ""
+    refusal: Refusal | None = None
+    definition: str | None = None  # of the job that was refused, where it is known
     done: DoneKey | None = None
     revoked: bool = False  # somebody took it back before it came
 
@@ -230,4 +231,7 @@ def _text(value: Any, field: str) -> str | None:
 def _skip(
     refusal: Refusal, reason: str, job: Job | None = None, done: DoneKey | None = None, *, revoked: bool = False
 ) -> Decision:
-    return Decision(verdict=Verdict.SKIP, job=job, refusal=refusal, reason=reason, done=done, revoked=revoked)
+    definition = job.definition if job is not None else None
+    return Decision(
+        verdict=Verdict.SKIP, reason=reason, refusal=refusal, definition=definition, done=done, revoked=revoked
+    )  # fmt: skip
