@@ -207,6 +207,20 @@ class DuplicateKey(TmError):
         )
 
 
+class CountChanged(TmError):
+    """Another number of rows would be affected than the one that was agreed to."""
+
+    def __init__(self, what: str, expected: int, found: int) -> None:
+        super().__init__(what, expected, found)
+        self.what, self.expected, self.found = what, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.found} {self.what} are there now, not the {self.expected} that were expected, so nothing was done; "
+            "look at the preview again and repeat it with the number there"
+        )
+
+
 class SchemaMissing(TmError):
     """The database has none of our tables."""
 

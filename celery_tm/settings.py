@@ -6,7 +6,7 @@ Each field of `Settings` is one setting; its default and its comment here are wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
@@ -84,6 +84,16 @@ class Settings:
     )
     tm_keep_logs: timedelta = _setting(timedelta(days=30), "how long progress and log lines are kept", "duration")
     tm_keep_audit: timedelta = _setting(timedelta(days=365), "how long the audit is kept", "duration")
+    tm_redact: Sequence[str] = _setting(
+        (),
+        "arguments that are not shown, as [task:]argument with wildcards or positions, e.g. ['*password*', 'shop.pay:0']",
+        "patterns",
+    )
+    tm_admins: Sequence[str] | None = _setting(
+        None,
+        "who may change things in Flower, by user name or e-mail, wildcards allowed; unset: everybody it lets in",
+        "users",
+    )
     tm_verbose: bool = _setting(False, "log every event at INFO instead of DEBUG", "flag")
 
     @property
@@ -96,7 +106,7 @@ NAMES = frozenset(f.name for f in fields(Settings))
 # Names that are reserved: stating one is no typo, but it changes nothing in this release, and the log says so.
 NOT_YET = frozenset(
     {
-        "tm_admins", "tm_metrics_port", "tm_redact",
+        "tm_metrics_port",
     }
 )  # fmt: skip
 
@@ -162,6 +172,29 @@ def _names(name: str, value: Any) -> dict[str, str]:
     return names
 
 
+def _texts(name: str, value: Any, example: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        raise InvalidValue(name, f"{shown(value)} is not a list", f"give e.g. {example}")
+    for item in value:
+        if not isinstance(item, str) or not item.strip() or item != item.strip():
+            raise InvalidValue(name, f"{shown(item)} is not a text without blanks at its ends", f"give e.g. {example}")
+    return tuple(value)
+
+
+def _users(name: str, value: Any) -> tuple[str, ...]:
+    return _texts(name, value, "['ann', '*@example.com']")
+
+
+def _patterns(name: str, value: Any) -> tuple[str, ...]:
+    example = "['*password*', 'shop.pay:card', 'shop.pay:0']"
+    rules = _texts(name, value, example)
+    for rule in rules:
+        task, colon, argument = rule.rpartition(":")
+        if not argument.strip() or (colon and not task.strip()):
+            raise InvalidValue(name, f"{shown(rule)} has nothing on one side of its colon", f"give e.g. {example}")
+    return rules
+
+
 _READERS: Mapping[str, Any] = {
     "text": _text,
     "flag": _flag,
@@ -170,4 +203,6 @@ _READERS: Mapping[str, Any] = {
     "mapping": _mapping,
     "names": _names,
     "policy": _policy,
+    "patterns": _patterns,
+    "users": _users,
 }

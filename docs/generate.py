@@ -208,6 +208,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "JobNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
     "OccurrenceNotFound": ("4e0a44f4-6a5b-5d4c-9a57-3f5a4d1c0b7e",),
     "DeadLetterNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
+    "CountChanged": ("dead letters", 40, 42),
     "DuplicateKey": ("shop.expire_payment", "order:42", "01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d"),
     "SchemaMissing": ("postgresql://shop@db/shop",),
     "SchemaOutdated": ("postgresql://shop@db/shop", "0001", "0002"),

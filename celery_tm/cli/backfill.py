@@ -8,7 +8,9 @@ import click
 
 from ..domain.backfill import Backfilled
 from ..management import TimeManagement
-from .common import actor_option, as_json, both_times, example, read_instant, reason_option, show, show_one, with_tm
+from ..presentation.rows import both_times
+from .common import actor_option, as_json, example, read_instant, reason_option, with_tm
+from .output import show, show_one
 
 SHOWN = 20
 COLUMNS = ("utc", "local", "state", "replay_of", "id")

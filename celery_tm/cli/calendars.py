@@ -9,7 +9,8 @@ import click
 from ..management import TimeManagement
 from ..store.calendars import Calendar
 from . import Group
-from .common import actor_option, as_json, example, reason_option, show, show_one, with_tm
+from .common import actor_option, as_json, example, reason_option, with_tm
+from .output import show, show_one
 
 COLUMNS = ("name", "dates", "used_by", "updated_at", "updated_by")
 

@@ -1,29 +1,25 @@
-"""What the commands share: the app, errors as one line, tables for people and JSON for programs."""
+"""What the commands share: the app, options, and errors as one line. What is printed is `cli.output`."""
 
 from __future__ import annotations
 
 import functools
 import getpass
-import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ..clock import as_utc
 from ..domain.job import checked_text
-from ..errors import AppMissing, InvalidValue, TmError, shown
+from ..domain.paging import MAX_PAGE, Page
+from ..errors import AppMissing, InvalidValue, TmError, nearest, shown
 from ..management import TimeManagement
 
+T = TypeVar("T")
 MAX_ACTOR = 255
-IDS = ("id", "run", "job")  # people copy them, so they stay in one piece
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 limit_option = click.option(
@@ -39,6 +35,11 @@ def _you() -> str | None:
         return None
 
 
+since_option = click.option("--since", metavar="ISO", help="From this instant on; ISO 8601 with an offset.")
+until_option = click.option("--until", metavar="ISO", help="Up to this instant, itself not included.")
+before_option = click.option("--before", metavar="CURSOR", help="What follows a page: the cursor that was told after it.")
+after_option = click.option("--after", metavar="CURSOR", help="What follows a page: the cursor that was told after it.")
+task_option = click.option("--task", help="Only of this task.")
 actor_option = click.option("--actor", default=_you, help="Who does this, for the audit; default: you.")
 reason_option = click.option("--reason", help="Why, for the audit.")
 
@@ -58,7 +59,7 @@ def with_tm(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if kwargs.get("actor"):
                 checked_text(kwargs["actor"], field="actor", limit=MAX_ACTOR)
-            return function(_tm(ctx), *args, **kwargs)
+            return function(tm_of(ctx), *args, **kwargs)
         except TmError as error:
             raise click.ClickException(one_line(str(error))) from None
 
@@ -82,32 +83,12 @@ def one_line(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _tm(ctx: click.Context) -> TimeManagement:
+def tm_of(ctx: click.Context) -> TimeManagement:
+    """Return the `TimeManagement` of the app that `celery -A` named."""
     app = getattr(ctx.obj, "app", None)
     if app is None or app.main == "default":  # Celery's own stand-in, when -A was left out
         raise AppMissing("celery tm")
     return TimeManagement(app)
-
-
-def where_told(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *also: str) -> list[str]:
-    """Return the columns of a table, with those besides that at least one of its rows has something to say in."""
-    return [*columns, *(name for name in also if any(row.get(name) is not None for row in rows))]
-
-
-def show(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str], json_wanted: bool, empty: str) -> None:
-    """Print rows as a table of `columns`, or all of them as JSON."""
-    if json_wanted:
-        click.echo(json.dumps([plain(row) for row in rows], indent=2))
-        return
-    if not rows:
-        click.echo(empty)
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in IDS)
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def read_instant(text: str | None, *, field: str, zone: str | None = None) -> datetime | None:
@@ -125,44 +106,34 @@ def read_instant(text: str | None, *, field: str, zone: str | None = None) -> da
     return as_utc(moment if moment.tzinfo or zone is None else moment.replace(tzinfo=ZoneInfo(zone)), field=field)
 
 
-def both_times(instant: datetime, zone: str) -> dict[str, Any]:
-    """Return an instant in UTC and on the clocks of a time zone."""
-    return {"utc": instant, "local": instant.astimezone(ZoneInfo(zone)).isoformat(sep=" "), "timezone": zone}
+def many(ask: Callable[..., Page[T]], *, limit: int, **cursor: str | None) -> Page[T]:
+    """Return as much of a list as is wanted, page by page; the cursor is the one keyword besides."""
+    [(name, place)] = cursor.items()
+    found: Page[T] = Page()
+    while len(found) < limit:
+        page = ask(limit=min(limit - len(found), MAX_PAGE), **{name: place})
+        found.extend(page)
+        found.next = place = page.next
+        if place is None:
+            break
+    return found
 
 
-def show_one(value: Mapping[str, Any], *, json_wanted: bool) -> None:
-    """Print one thing, a line per field, or as JSON."""
-    if json_wanted:
-        click.echo(json.dumps(plain(value), indent=2))
-        return
-    width = max(map(len, value), default=0)
-    for name, item in value.items():
-        click.echo(f"{name.replace('_', ' '):<{width}}  {_cell(item)}")
+def tell_next(page: Page[Any], option: str) -> None:
+    """Say on stderr how to see what follows; what is printed for programs stays the list itself."""
+    if page.next is not None:
+        click.echo(f"more: add {option} {page.next}", err=True)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+def since_until(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with `since` and `until` as instants."""
+    return options | {name: read_instant(options[name], field=name) for name in ("since", "until") if name in options}
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%SZ")  # every instant we keep is in UTC
-    if isinstance(value, (Mapping, list, tuple)):
-        return json.dumps(plain(value))
-    text = str(value)
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+def hint(wanted: str | None, known: Iterable[str], what: str) -> str:
+    """Return what is said besides when a filter found nothing: the nearest name, if it was none."""
+    names = list(known)
+    if wanted is None or wanted in names:
+        return ""
+    near = nearest(wanted, names)
+    return f"; no {what} is called {wanted!r}, did you mean {near!r}?" if near else f"; no {what} is called {wanted!r}"

@@ -6,19 +6,10 @@ import click
 
 from ..management import TimeManagement
 from ..store.dead_letters import DeadLetter
+from ..presentation import plain
 from . import Group
-from .common import (
-    actor_option,
-    as_json,
-    example,
-    limit_option,
-    plain,
-    reason_option,
-    show,
-    show_one,
-    where_told,
-    with_tm,
-)
+from .common import actor_option, as_json, example, limit_option, reason_option, with_tm
+from .output import show, show_one, where_told
 
 COLUMNS = ("id", "task", "attempts", "buried_at", "reason", "last_error")
 

@@ -12,18 +12,9 @@ from ..errors import DefinitionNotFound, StaleVersion
 from ..management import TimeManagement
 from ..scheduler.editing import read_policy
 from ..scheduler.horizon import Difference
-from .common import (
-    actor_option,
-    as_json,
-    both_times,
-    example,
-    limit_option,
-    read_instant,
-    reason_option,
-    show,
-    show_one,
-    with_tm,
-)
+from ..presentation.rows import both_times
+from .common import actor_option, as_json, example, limit_option, read_instant, reason_option, with_tm
+from .output import show, show_one
 from .stating import read_values, schedule_option, stating_options
 from .switching import standing
 

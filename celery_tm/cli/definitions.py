@@ -11,8 +11,11 @@ import click
 from ..domain.definition import Definition, stated
 from ..management import TimeManagement
 from ..store.versions import Version
+from ..presentation import plain
+from ..presentation.rows import both_times
 from . import Group
-from .common import as_json, both_times, example, limit_option, plain, show, show_one, with_tm
+from .common import as_json, example, limit_option, with_tm
+from .output import show, show_one
 from .defining import add, edit, preview
 from .files import export, load
 from .steps import number_of, show_steps

@@ -8,7 +8,8 @@ import click
 
 from ..domain.effective import Effective
 from ..management import TimeManagement
-from .common import as_json, example, show, show_one, with_tm
+from .common import as_json, example, with_tm
+from .output import show, show_one
 
 COLUMNS = ("step", "setting", "value", "from")
 

@@ -6,7 +6,8 @@ import click
 
 from ..errors import DefinitionNotFound
 from ..management import TimeManagement
-from .common import as_json, example, read_instant, show_one, with_tm
+from .common import as_json, example, read_instant, with_tm
+from .output import show_one
 
 
 @click.command(

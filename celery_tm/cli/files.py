@@ -10,7 +10,9 @@ import click
 
 from ..errors import InvalidValue
 from ..management import TimeManagement
-from .common import actor_option, as_json, example, plain, show_one, with_tm
+from ..presentation import plain
+from .common import actor_option, as_json, example, with_tm
+from .output import show_one
 from .toml import plain_values, write_toml
 
 

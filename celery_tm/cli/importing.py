@@ -9,7 +9,9 @@ import click
 
 from ..management import TimeManagement
 from ..management.importing import SOURCES, Imported, ImportedEntry, Outcome
-from .common import actor_option, as_json, example, plain, reason_option, show_one, with_tm
+from ..presentation import plain
+from .common import actor_option, as_json, example, reason_option, with_tm
+from .output import show_one
 
 WIDTH = 9
 

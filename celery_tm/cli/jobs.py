@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
-from ..domain.job import Job, JobState
+from ..domain.job import JobState
 from ..management import TimeManagement
+from ..presentation import Rows
 from ..producer import cancel as cancel_job
 from . import Group
 from .common import (
     actor_option,
+    after_option,
     as_json,
     example,
+    hint,
     limit_option,
-    plain,
+    many,
     reason_option,
-    show,
-    show_one,
-    where_told,
+    task_option,
+    tell_next,
     with_tm,
 )
+from .completing import complete_definitions
+from .output import show, show_one, where_told
 
 COLUMNS = ("id", "task", "state", "attempt", "run_at", "dedupe_key", "claimed_by", "progress", "last_error")
+ATTEMPTS = ("attempt", "outcome", "started_at", "completed_at", "worker", "error")
+HIDDEN = ("job", "executions")
 
 
 @click.group(name="jobs", cls=Group, help="Jobs that are still owed.")
@@ -34,19 +41,24 @@ def command() -> None:
 @command.command(
     "list", help="List jobs that are still owed, those due first in front.", epilog=example("jobs list --state pending")
 )
-@click.option("--state", type=click.Choice([str(state) for state in JobState]), help="Only in this state.")
-@click.option("--task", help="Only of this task.")
+@click.option("--state", metavar="STATE", help=f"Only in this state: {', '.join(JobState)}.")
+@task_option
+@click.option("--definition", metavar="NAME", shell_complete=complete_definitions, help="Only of this definition.")
+@click.option("--entity-id", metavar="ID", help="Only about this entity.")
+@click.option("--key", help="Only with this key.")
+@after_option
 @limit_option
 @as_json
 @with_tm
-def list_jobs(tm: TimeManagement, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
+def list_jobs(tm: TimeManagement, limit: int, after: str | None, as_json: bool, **options: Any) -> None:
     """List jobs."""
-    rows = [_row(job) for job in tm.jobs(state=state, task=task, limit=limit)]
-    show(rows, columns=where_told(COLUMNS, rows, "step", "run"), json_wanted=as_json, empty="nothing is owed")
-
-
-def _row(job: Job) -> dict[str, Any]:
-    return plain(job) | {"run_at": job.run_at, "run": job.run}
+    found = many(partial(tm.jobs, **options), limit=limit, after=after)
+    show_rows = Rows(tm)
+    rows = [show_rows.job(job) for job in found]
+    filtered = any(value is not None for value in options.values())
+    empty = "nothing like that is owed" + hint(options["task"], tm.app.tasks, "task") if filtered else "nothing is owed"
+    show(rows, columns=where_told(COLUMNS, rows, "step", "run"), json_wanted=as_json, empty=empty)
+    tell_next(found, "--after")
 
 
 @command.command(
@@ -59,19 +71,17 @@ def _row(job: Job) -> dict[str, Any]:
 @with_tm
 def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     """Show one job."""
-    story = plain(tm.job(id))
-    attempts = story["executions"]
+    story = Rows(tm).story(tm.job(id))
     if as_json:
         show_one(story, json_wanted=True)
         return
-    hidden = ("job", "executions", *(name for name in ("step", "run") if story[name] is None))
-    show_one({name: story[name] for name in story if name not in hidden}, json_wanted=False)
-    show(
-        attempts,
-        columns=("attempt", "outcome", "started_at", "completed_at", "worker", "error"),
-        json_wanted=False,
-        empty="",
-    )
+    told = {name: item for name, item in story.items() if name not in HIDDEN and (item is not None or name == "result")}
+    job = story["job"] or {}
+    told |= {name: job[name] for name in ("args", "kwargs", "dedupe_key", "entity_id") if job.get(name) is not None}
+    show_one(told, json_wanted=False)
+    if story["executions"]:
+        click.echo()
+        show(story["executions"], columns=ATTEMPTS, json_wanted=False, empty="")
 
 
 @command.command(

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import click
 
-from ..domain.occurrence import Occurrence
+from ..domain.occurrence import OccurrenceState
 from ..management import TimeManagement
-from .common import as_json, example, limit_option, plain, show, where_told, with_tm
-from .report import counted
+from ..presentation import Rows
+from .common import (
+    as_json,
+    before_option,
+    example,
+    limit_option,
+    many,
+    since_option,
+    since_until,
+    tell_next,
+    until_option,
+    with_tm,
+)
+from .completing import definition_argument
+from .output import show, where_told
 
 COLUMNS = ("scheduled_at", "state", "reason", "started_at", "ended_at")
-INSTANTS = ("scheduled_at", "started_at", "ended_at")
 
 
 @click.command(
     name="occurrences",
     help="List the instants of a definition, the latest first, with what was decided and how it ended.",
-    epilog=example("occurrences nightly --limit 10"),
+    epilog=example("occurrences nightly --state missed"),
 )
-@click.argument("name")
+@definition_argument()
+@click.option("--state", metavar="STATE", help=f"Only in this state: {', '.join(OccurrenceState)}.")
+@since_option
+@until_option
+@before_option
 @limit_option
 @as_json
 @with_tm
-def command(tm: TimeManagement, name: str, limit: int, as_json: bool) -> None:
+def command(tm: TimeManagement, name: str, limit: int, before: str | None, as_json: bool, **options: Any) -> None:
     """List the occurrences."""
-    rows = [_row(occurrence) for occurrence in tm.occurrences(name, limit=limit)]
-    columns = where_told(COLUMNS, rows, "steps", "id")
-    show(rows, columns=columns, json_wanted=as_json, empty="nothing was decided yet")
-
-
-def _row(occurrence: Occurrence) -> dict[str, object]:
-    """Return an occurrence without its report: that has a command of its own."""
-    told = {name: value for name, value in plain(replace(occurrence, report=None)).items() if name != "report"}
-    steps = counted(occurrence.report["counts"]) if occurrence.report else None
-    return {**told, **{name: getattr(occurrence, name) for name in INSTANTS}, "steps": steps}
+    found = many(partial(tm.occurrences, name, **since_until(options)), limit=limit, before=before)
+    show_rows = Rows(tm)
+    rows = [show_rows.occurrence(occurrence) for occurrence in found]
+    filtered = any(value is not None for value in options.values())
+    empty = "no instant is like that" if filtered else "nothing was decided yet"
+    show(rows, columns=where_told(COLUMNS, rows, "steps", "id"), json_wanted=as_json, empty=empty)
+    tell_next(found, "--before")

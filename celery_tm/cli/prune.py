@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from ..management import TimeManagement
-from .common import as_json, example, plain, show_one, with_tm
+from ..presentation import plain
+from .common import as_json, example, with_tm
+from .output import show_one
 
 
 @click.command(

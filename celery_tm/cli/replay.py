@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from ..management import TimeManagement
-from .common import actor_option, as_json, example, show_one, with_tm
+from .common import actor_option, as_json, example, with_tm
+from .output import show_one
 
 
 @click.command(

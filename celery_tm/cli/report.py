@@ -10,7 +10,8 @@ import click
 
 from ..domain.workflow import StepState
 from ..management import TimeManagement
-from .common import as_json, example, show, show_one, with_tm
+from .common import as_json, example, with_tm
+from .output import show, show_one
 
 HEADER = ("run", "state", "reason", "strategy", "mode", "started_at", "ended_at", "seconds")
 COLUMNS = ("step", "task", "state", "attempts", "seconds", "why")

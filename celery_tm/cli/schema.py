@@ -7,7 +7,8 @@ import click
 from ..management import TimeManagement
 from ..store import schema as store_schema
 from . import Group
-from .common import as_json, example, show_one, with_tm
+from .common import as_json, example, with_tm
+from .output import show_one
 
 
 @click.group(name="schema", cls=Group, help="Create, upgrade or check the tables.")

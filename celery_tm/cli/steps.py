@@ -11,7 +11,7 @@ from ..domain.codec import decode
 from ..domain.definition import Definition
 from ..domain.steps import read_steps
 from ..domain.workflow import Step, predecessors
-from .common import show
+from .output import show
 
 COLUMNS = ("step", "task", "arguments", "after", "else")
 MOST_NAMES = 3

@@ -8,7 +8,8 @@ import click
 
 from ..domain.definition import Definition
 from ..management import TimeManagement
-from .common import actor_option, as_json, example, reason_option, show, show_one, with_tm
+from .common import actor_option, as_json, example, reason_option, with_tm
+from .output import show, show_one
 
 
 def standing(definition: Definition) -> str:

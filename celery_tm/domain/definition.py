@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,6 +23,15 @@ from .schedule import Schedule, Zone, load_schedule
 from .stating import FIELDS, check_values, write_value
 from .timeline import Timeline
 from .workflow import TASK, Mode, Strategy
+
+
+class Standing(StrEnum):
+    """Whether a definition fires; where several words fit, the one that comes last here."""
+
+    ON = "on"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    RETIRED = "retired"  # what seeded it no longer names it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +150,15 @@ class Definition:
             return None
         edit = dict(self.next_edit)
         return WaitingEdit(**edit | {"after": datetime.fromisoformat(edit["after"])})
+
+    @property
+    def standing(self) -> Standing:
+        """Say whether it fires."""
+        if self.retired_at is not None:
+            return Standing.RETIRED
+        if not self.enabled:
+            return Standing.DISABLED
+        return Standing.PAUSED if self.paused else Standing.ON
 
     @property
     def is_spent(self) -> bool:

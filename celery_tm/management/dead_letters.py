@@ -1,18 +1,47 @@
-"""Acting on dead letters: see them, revive them, purge them. Each act is in the audit."""
+"""Acting on dead letters: see them, revive them, purge them, one or many. Each act is in the audit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
 
-from ..domain.job import Job
-from ..errors import DeadLetterNotFound, DuplicateKey, InvalidValue
+from ..domain.job import MAX_ID, Job, checked_text
+from ..domain.paging import Page
+from ..errors import CountChanged, DeadLetterNotFound, DuplicateKey, InvalidValue, UnknownOption, nearest, shown
 from ..installation import Installation
-from ..store import audit, dead_letters, jobs, occurrences
+from ..store import audit, dead_letters, jobs, lists, occurrences
 from ..store.database import Transaction
 from ..store.dead_letters import DeadLetter
+from ..store.lists import Letters
+from . import looking
 from .triggering import replay_in
 
-BATCH = 500
+BATCH, SAMPLE = 500, 10
+
+
+class Wanted(TypedDict, total=False):
+    """Which dead letters are meant; what is not given, or None, is not asked for."""
+
+    task: str | None
+    definition: str | None
+    error: str | None
+    since: datetime | None
+    until: datetime | None
+    ids: Sequence[str] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affected:
+    """What a change of many dead letters would affect: how many, of which tasks, from when on; the latest ten of them."""
+
+    count: int = 0
+    by_task: Mapping[str, int] = field(default_factory=dict)
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    sample: Sequence[DeadLetter] = field(default_factory=list)
 
 
 class DeadLetters:
@@ -22,10 +51,32 @@ class DeadLetters:
         self._installation = installation
         self._database = installation.database
 
-    def list(self, *, task: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
-        """Return the latest dead letters."""
+    def list(self, *, before: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]) -> Page[DeadLetter]:
+        """Return dead letters, the latest first; `before` is the cursor of the page before.
+
+        They may be asked for by task, definition, a part of the last error or of the reason (`error`), and by when they
+        were buried, in [since, until). `count`, `preview`, `revive_all` and `purge` take the same.
+        """
         with self._database.transaction(write=False) as tx:
-            return dead_letters.select_letters(tx, task=task, limit=limit)
+            return lists.dead_letters(tx, _letters(tx, wanted), cursor=before, limit=limit)
+
+    def count(self, **wanted: Unpack[Wanted]) -> int:
+        """Return how many there are."""
+        return self.preview(**wanted).count
+
+    def preview(self, **wanted: Unpack[Wanted]) -> Affected:
+        """Return what reviving or purging these would affect; nothing is changed."""
+        with self._database.transaction(write=False) as tx:
+            chosen = _letters(tx, wanted)
+            by_task = lists.dead_letters_by_task(tx, chosen)
+            sample = lists.dead_letters(tx, chosen, limit=SAMPLE) if by_task else []
+        return Affected(
+            count=sum(count for _, count, _, _ in by_task),
+            by_task={task: count for task, count, _, _ in by_task},
+            oldest=min((first for _, _, first, _ in by_task), default=None),
+            newest=max((last for _, _, _, last in by_task), default=None),
+            sample=list(sample),
+        )
 
     def get(self, id: str) -> DeadLetter:
         """Return one dead letter."""
@@ -44,33 +95,52 @@ class DeadLetters:
 
         return self._database.run(work)
 
-    def revive_all(self, *, task: str | None = None, actor: str | None = None, reason: str | None = None) -> int:
-        """Revive every dead letter (of a task) and return how many; those whose key is taken stay."""
+    def revive_all(
+        self,
+        *,
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        **wanted: Unpack[Wanted],
+    ) -> int:
+        """Revive every dead letter that fits, the oldest first, and return how many; those whose key is taken stay.
+
+        With `expected`, nothing is done if another number of them is there now. What is buried meanwhile is not touched.
+        """
         revived = 0
-        stuck: set[str] = set()
-        while letters := [one for one in self.list(task=task, limit=BATCH + len(stuck)) if one.id not in stuck]:
-            for letter in letters:
-                try:
-                    self.revive(letter.id, actor=actor, reason=reason)
-                    revived += 1
-                except (DuplicateKey, DeadLetterNotFound, InvalidValue):
-                    stuck.add(letter.id)
+        for id in self._chosen(wanted, expected):
+            with suppress(DuplicateKey, DeadLetterNotFound, InvalidValue):
+                self.revive(id, actor=actor, reason=reason)
+                revived += 1
         return revived
 
     def purge(
-        self, id: str | None = None, *, task: str | None = None, actor: str | None = None, reason: str | None = None
+        self,
+        id: str | None = None,
+        *,
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        **wanted: Unpack[Wanted],
     ) -> int:
-        """Delete one dead letter, those of a task, or all, for good; return how many."""
-
-        def work(tx: Transaction) -> int:
-            letters = [_find(tx, id)] if id is not None else dead_letters.select_letters(tx, task=task, limit=BATCH)
-            return sum(_purge(tx, letter, actor, reason) for letter in letters)
-
-        total = done = self._database.run(work)
-        while id is None and done == BATCH:
-            done = self._database.run(work)
-            total += done
+        """Delete one dead letter, or every one that fits, for good; return how many. `expected` is as in `revive_all`."""
+        if id is not None:
+            if wanted or expected is not None:
+                raise InvalidValue("id", "it says already which one is meant", "give an id or filters, not both")
+            return self._database.run(lambda tx: _purge(tx, _find(tx, id), actor, reason))
+        ids, total = self._chosen(wanted, expected), 0
+        for start in range(0, len(ids), BATCH):
+            some = ids[start : start + BATCH]
+            total += self._database.run(lambda tx, some=some: _purge_all(tx, some, actor, reason))  # type: ignore[misc]
         return total
+
+    def _chosen(self, wanted: Wanted, expected: int | None) -> Sequence[str]:
+        """Return the ids of those that fit, the oldest first; raise if they are not as many as expected."""
+        with self._database.transaction(write=False) as tx:
+            ids = lists.dead_letter_ids(tx, _letters(tx, wanted))
+        if expected is not None and len(ids) != expected:
+            raise CountChanged("dead letters", expected, len(ids))
+        return ids
 
     def _revive_step(self, tx: Transaction, letter: DeadLetter, actor: str | None, reason: str | None) -> Job:
         """Run a failed step again, and what waited for it, as a replay of its run; return the job that stands for that."""
@@ -96,6 +166,22 @@ def _find(tx: Transaction, id: str) -> DeadLetter:
     return letter
 
 
+def _letters(tx: Transaction, wanted: Mapping[str, Any]) -> Letters:
+    """Return which dead letters are meant, checked."""
+    for name in wanted:
+        if name not in Wanted.__annotations__:
+            raise UnknownOption(name, nearest(name, Wanted.__annotations__))
+    given = {name: value for name, value in wanted.items() if value is not None}
+    ids = given.pop("ids", None)
+    if ids is not None:
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise InvalidValue("ids", f"{shown(ids)} is not a list of ids", "give e.g. ['0197…', '0198…']")
+        ids = sorted({checked_text(id, field="ids", limit=MAX_ID) for id in ids})
+    checked = looking.checked(**given)
+    looking.refuse_unknown(tx, checked.get("definition"))
+    return Letters(**checked, ids=ids)
+
+
 def _revive(tx: Transaction, letter: DeadLetter, actor: str | None, reason: str | None) -> Job:
     if letter.job.args is None or letter.job.kwargs is None:
         raise InvalidValue(letter.id, "its arguments were not JSON and are not kept", "call the task again yourself")
@@ -114,3 +200,8 @@ def _purge(tx: Transaction, letter: DeadLetter, actor: str | None, reason: str |
     before = {"task": letter.task, "reason": letter.reason, "last_error": letter.last_error}
     audit.note(tx, "purge", f"job:{letter.id}", actor=actor, before=before, reason=reason)
     return True
+
+
+def _purge_all(tx: Transaction, ids: Sequence[str], actor: str | None, reason: str | None) -> int:
+    found = lists.dead_letters(tx, Letters(ids=ids), limit=BATCH)
+    return sum(_purge(tx, letter, actor, reason) for letter in found)

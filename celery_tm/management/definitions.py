@@ -10,8 +10,11 @@ from typing import Any
 
 from .. import events
 from ..clock import parse_duration
-from ..domain.definition import Definition, edited, new_definition, stated
+from ..domain.checks import choice, text
+from ..domain.definition import Definition, Standing, edited, new_definition, stated
 from ..domain.ids import new_id
+from ..domain.job import MAX_TASK
+from ..domain.paging import Page, checked_limit
 from ..domain.schedule import seldom
 from ..domain.steps import HOOKS
 from ..domain.workflow import TASK
@@ -39,6 +42,14 @@ class Loaded:
     changed: Sequence[str] = field(default_factory=list)
     unchanged: Sequence[str] = field(default_factory=list)
     calendars: Sequence[str] = field(default_factory=list)
+
+
+def _checked_filters(*, search: Any, standing: Any, task: Any) -> dict[str, Any]:
+    return {
+        "search": text("search", MAX_TASK)(search),
+        "standing": choice(Standing, "standing", optional=True)(standing),
+        "task": text("task", MAX_TASK)(task),
+    }
 
 
 class Definitions:
@@ -150,10 +161,31 @@ class Definitions:
         with self._database.transaction(write=False) as tx:
             return self._find(tx, name)
 
-    def list(self, *, group: str | None = None, after: str | None = None, limit: int | None = None) -> list[Definition]:
-        """Return the definitions by name, those that never ran and those retired included."""
+    def list(
+        self,
+        group: str | None = None,
+        *,
+        search: str | None = None,
+        standing: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Page[Definition]:
+        """Return the definitions by name, those that never ran and those retired included; a page of them with `limit`.
+
+        `search` is a part of the name or of the task, `standing` one of on, paused, disabled and retired.
+        """
+        wanted = _checked_filters(search=search, standing=standing, task=task)
+        more = None if limit is None else checked_limit(limit) + 1
         with self._database.transaction(write=False) as tx:
-            return definitions.select_definitions(tx, group=group, after=after, limit=limit)
+            found = definitions.select_definitions(tx, group=group, after=after, limit=more, **wanted)
+        page = found if limit is None else found[:limit]
+        return Page(page, next=page[-1].name if len(found) > len(page) else None)
+
+    def groups(self) -> dict[str, int]:
+        """Return the groups with how many definitions each has, by name."""
+        with self._database.transaction(write=False) as tx:
+            return definitions.count_by_group(tx)
 
     def versions(self, name: str, *, limit: int = 100) -> Sequence[Version]:
         """Return the versions of a definition, the latest first."""

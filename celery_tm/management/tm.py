@@ -15,22 +15,26 @@ from ..domain.calendar import closures_of
 from ..domain.definition import Definition
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
-from ..domain.job import checked_text
+from ..domain.job import Job, checked_text
 from ..domain.occurrence import Occurrence
+from ..domain.paging import Page
 from ..domain.schedule import Zone, read_schedule
 from ..domain.stating import check_values
+from ..domain.status import Status
 from ..domain.timeline import Timeline
 from ..errors import InvalidValue, JobNotFound
 from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
 from ..settings import Settings
-from ..store import executions, history, jobs, occurrences, schema
+from ..store import history, occurrences, overview, schema
 from ..store import workflows as runs
+from ..store.audit import AuditLine
 from ..store.history import JobStory
+from ..store.logs import LogLine
 from ..worker import builtin
 from ..worker.control import make_revokes_durable
 from ..worker.task import Task
-from . import workflows
+from . import looking, workflows
 from .backfilling import backfill
 from .calendars import Calendars
 from .dead_letters import DeadLetters
@@ -78,27 +82,94 @@ class TimeManagement:
             raise JobNotFound(id)
         return found
 
-    def jobs(self, *, state: str | None = None, task: str | None = None, limit: int = 100) -> Sequence[Any]:
-        """Return jobs that are still owed, those due first in front."""
-        with self.installation.database.transaction(write=False) as tx:
-            return jobs.select_jobs(tx, state=state, task=task, limit=limit)
+    def jobs(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        definition: str | None = None,
+        entity_id: str | None = None,
+        key: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Job]:
+        """Return jobs that are still owed, those due first in front; `after` is the cursor of the page before."""
+        wanted = {"task": task, "definition": definition, "entity_id": entity_id, "dedupe_key": key}
+        return looking.jobs(self.installation, state=state, after=after, limit=limit, **wanted)
 
-    def history(self, name: str | None = None, *, task: str | None = None, limit: int = 50) -> Sequence[Execution]:
-        """Return the latest executions, of a definition, of a task, or all."""
-        definition = self.definitions.get(name).id if name is not None else None
-        with self.installation.database.transaction(write=False) as tx:
-            return executions.latest(tx, task=task, definition=definition, limit=limit)
+    def history(
+        self,
+        name: str | None = None,
+        *,
+        task: str | None = None,
+        outcome: str | None = None,
+        source: str | None = None,
+        entity_id: str | None = None,
+        worker: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: str | None = None,
+        limit: int = AT_A_GLANCE,
+    ) -> Page[Execution]:
+        """Return the latest executions that fit, of a definition also after it was removed.
 
-    def occurrences(self, name: str, *, limit: int = AT_A_GLANCE) -> Sequence[Occurrence]:
+        They ended in [since, until); `before` is the cursor of the page before.
+        """
+        wanted = {"task": task, "outcome": outcome, "source": source, "entity_id": entity_id, "worker": worker}
+        span = {"since": since, "until": until}
+        return looking.history(self.installation, name, before=before, limit=limit, **wanted, **span)
+
+    def occurrences(
+        self,
+        name: str,
+        *,
+        state: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: str | None = None,
+        limit: int = AT_A_GLANCE,
+    ) -> Page[Occurrence]:
         """Return the latest instants of a definition and what was decided, those planned ahead included."""
-        with self.installation.database.transaction(write=False) as tx:
-            return occurrences.of_definition(tx, self.definitions.get(name).id, limit=limit)
+        span = {"since": since, "until": until}
+        return looking.occurrences(self.installation, name, state=state, before=before, limit=limit, **span)
+
+    def audit(
+        self,
+        *,
+        object: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: str | None = None,
+        limit: int = AT_A_GLANCE,
+    ) -> Page[AuditLine]:
+        """Return who changed what, the latest first; an object is e.g. "definition:nightly" or "job:…"."""
+        wanted = {"object": object, "actor": actor, "action": action, "since": since, "until": until}
+        return looking.audit(self.installation, before=before, limit=limit, **wanted)
+
+    def log(self, id: str, *, after: str | None = None, limit: int = 200) -> Page[LogLine]:
+        """Return the log lines of all attempts of a job, or of one execution, in order."""
+        return looking.log(self.installation, id, after=after, limit=limit)
+
+    def status(self, at: datetime | None = None) -> Status:
+        """Return what is going on, or as if it were `at`; it costs the same however much there is."""
+        return overview.status(self.installation.database, at=None if at is None else as_utc(at, field="at"))
 
     def glance(
-        self, *, group: str | None = None, after: str | None = None, limit: int = 100, count: int = AT_A_GLANCE
+        self,
+        *,
+        group: str | None = None,
+        search: str | None = None,
+        standing: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        count: int = AT_A_GLANCE,
     ) -> dict[str, list[Occurrence]]:
         """Return the last decided instants of each definition by name, also of those that never ran, a page at a time."""
-        page = self.definitions.list(group=group, after=after, limit=limit)
+        wanted = {"search": search, "standing": standing, "task": task}
+        page = self.definitions.list(group=group, after=after, limit=limit, **wanted)
         with self.installation.database.transaction(write=False) as tx:
             found = occurrences.latest_of_each(tx, [definition.id for definition in page], count=count)
         return {definition.name: found[definition.id] for definition in page}

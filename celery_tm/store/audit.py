@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Row, insert, select
 
 from ..domain.execution import MAX_MESSAGE, cut
 from ..domain.facts import Noted
@@ -14,6 +16,20 @@ from . import tables
 from .database import Transaction
 
 SYSTEM = "SYSTEM"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditLine:
+    """One row of `tm_audit`: who did what to which object, when and why."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    object: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    reason: str | None
 
 
 def note(
@@ -37,3 +53,8 @@ def lines(tx: Transaction, object: str, *, limit: int = 100) -> list[dict[str, A
     """Return what was written about an object, the latest first."""
     query = select(tables.audit).where(tables.audit.c.object == object).order_by(tables.audit.c.id.desc()).limit(limit)
     return [dict(row._mapping) for row in tx.execute(query)]
+
+
+def read_line(row: Row[Any]) -> AuditLine:
+    """Return a row as a value."""
+    return AuditLine(**row._mapping)

@@ -64,7 +64,7 @@ def bury(tx: Transaction, job: Job, *, reason: str, failure: Failure) -> None:
 def find(tx: Transaction, id: str) -> DeadLetter | None:
     """Return one dead letter."""
     row = tx.execute(select(dead_letter).where(dead_letter.c.id == id)).first()
-    return _read(row) if row else None
+    return read_letter(row) if row else None
 
 
 def select_letters(tx: Transaction, *, task: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
@@ -72,7 +72,7 @@ def select_letters(tx: Transaction, *, task: str | None = None, limit: int = 100
     query = select(dead_letter).order_by(dead_letter.c.buried_at.desc(), dead_letter.c.id).limit(limit)
     if task is not None:
         query = query.where(dead_letter.c.task == task)
-    return [_read(row) for row in tx.execute(query)]
+    return [read_letter(row) for row in tx.execute(query)]
 
 
 def revive(tx: Transaction, letter: DeadLetter) -> Job | None:
@@ -98,6 +98,7 @@ def remove(tx: Transaction, id: str) -> bool:
     return tx.execute(delete(dead_letter).where(dead_letter.c.id == id)).rowcount == 1
 
 
-def _read(row: Row[Any]) -> DeadLetter:
+def read_letter(row: Row[Any]) -> DeadLetter:
+    """Return a row as a value."""
     extra = {name: row._mapping[name] for name in ("reason", "traceback", "buried_at")}
     return DeadLetter(job=jobs.read_job(row), **extra)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, case, func, or_, select, update
 
-from ..domain.definition import COLUMNS, Definition
+from ..domain.definition import COLUMNS, Definition, Standing
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
@@ -27,6 +27,14 @@ MOVED = (
 
 FILL = {name: vars(Definition)[name].__set__ for name in (*COLUMNS, "closed")}
 SLOTS = [FILL[column.name] for column in definition.columns]  # in the order in which a row has them
+
+
+STANDING = case(
+    (definition.c.retired_at.is_not(None), Standing.RETIRED.value),
+    (definition.c.enabled.is_(False), Standing.DISABLED.value),
+    (definition.c.paused.is_(True), Standing.PAUSED.value),
+    else_=Standing.ON.value,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,22 +111,36 @@ def select_definitions(
     *,
     group: str | None = None,
     origin: str | None = None,
+    task: str | None = None,
+    search: str | None = None,
+    standing: Standing | None = None,
     after: str | None = None,
     retired: bool = True,
     limit: int | None = None,
 ) -> list[Definition]:
-    """Return definitions by name: of a group, of an origin, those after a name."""
-    if group is not None and not group.isprintable():
+    """Return definitions by name: of a group, of an origin, those after a name; `search` is a part of a name or a task."""
+    if any(text is not None and not text.isprintable() for text in (group, after)):
         return []
     query = select(definition).order_by(definition.c.name).limit(limit)
-    for column, wanted in ((definition.c.group, group), (definition.c.origin, origin)):
+    for column, wanted in ((definition.c.group, group), (definition.c.origin, origin), (definition.c.task, task)):
         if wanted is not None:
             query = query.where(column == wanted)
     if after is not None:
         query = query.where(definition.c.name > after)
     if not retired:
         query = query.where(definition.c.retired_at.is_(None))
+    if search is not None:
+        query = query.where(or_(*(c.icontains(search, autoescape=True) for c in (definition.c.name, definition.c.task))))
+    if standing is not None:
+        query = query.where(STANDING.in_([standing.value]))
     return _read_all(tx, tx.execute(query).all())
+
+
+def count_by_group(tx: Transaction) -> dict[str, int]:
+    """Return how many definitions each group has, by its name."""
+    group = definition.c.group
+    query = select(group, func.count()).where(group.is_not(None)).group_by(group).order_by(group)
+    return {row[0]: row[1] for row in tx.execute(query)}
 
 
 def select_using(tx: Transaction, calendar: str) -> list[Definition]:

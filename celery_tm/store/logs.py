@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -9,6 +11,18 @@ from sqlalchemy import insert, select
 from ..domain.execution import MAX_MESSAGE, cut
 from . import tables
 from .database import Transaction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    """One row of `tm_log`, and the attempt whose execution it is of, where that is known."""
+
+    id: int
+    execution: str
+    attempt: int | None
+    at: datetime
+    level: str
+    message: str
 
 
 def write(tx: Transaction, execution: str, level: str, message: str) -> None:

@@ -21,6 +21,8 @@ BAD: dict[str, list[Any]] = {
     "duration": [0, -1, "soon", "", True, timedelta(0), timedelta(-1), "0s", float("nan"), [1], "²", "1.2.3"],
     "mapping": [5, "a=b", ["a"], [("a", "b")]],
     "names": [5, "a=b", ["a"], {"a": 5}],
+    "patterns": [5, "*password*", {"a": 5}, [5], [""], [" a"], ["shop.pay:"], [":card"], [None]],
+    "users": [5, "ann", {"a": 5}, [5], [""], ["ann "], [None]],
 }
 
 

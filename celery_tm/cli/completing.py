@@ -1,0 +1,45 @@
+"""What a shell completes besides commands and options: names of definitions and groups. A database that is away: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+MOST = 200
+
+
+def complete_definitions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of definitions that begin so."""
+    return _items(ctx, incomplete, lambda tm: [one.name for one in tm.definitions.list(search=incomplete or None)])
+
+
+def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the groups of definitions that begin so."""
+    return _items(ctx, incomplete, lambda tm: [group for group in tm.definitions.groups() if group])
+
+
+def complete_calendars(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of calendars that begin so."""
+    return _items(ctx, incomplete, lambda tm: [one.name for one in tm.calendars.list()])
+
+
+def _items(ctx: click.Context, incomplete: str, names: Callable[[Any], list[str]]) -> list[CompletionItem]:
+    """Ask the database; whatever goes wrong completes nothing, for a shell has nowhere to show it."""
+    try:
+        from .common import tm_of
+
+        found = names(tm_of(ctx.find_root()))
+    except Exception:
+        return []
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:MOST]
+
+
+def definition_argument(*, required: bool = True) -> Callable[[Any], Any]:
+    """Return the argument NAME, which a shell completes with the names of definitions."""
+    return click.argument("name", required=required, shell_complete=complete_definitions)
+
+
+group_option = click.option("--group", shell_complete=complete_groups, help="Only this group.")

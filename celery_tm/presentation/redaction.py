@@ -1,0 +1,71 @@
+"""The rule of `domain.redaction` on what an app shows: it knows the tasks, and so the names of their positions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery import Celery
+
+from ..domain.redaction import HIDDEN, Names, Redaction
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Redactor:
+    """Hides arguments as `tm_redact` says, by the signatures of an app's tasks."""
+
+    def __init__(self, app: Celery, rules: Sequence[str]) -> None:
+        self._app = app
+        self._names: dict[str, Names] = {}
+        self.redaction = Redaction(tuple(rules), self._names_of)
+
+    def arguments(self, task: str | None, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return arguments of a call as they may be shown."""
+        return self.redaction.apply(task, args, kwargs)
+
+    def calls(self, value: Any) -> Any:
+        """Return a plain value with the arguments of every call of a task that is somewhere in it hidden."""
+        return self.redaction.apply_to_calls(value)
+
+    def stated(self, values: Mapping[str, Any] | None, task: str | None = None) -> Any:
+        """Return what a person states of a definition, or a part of it: `args`, `kwargs`, `steps` and the rest."""
+        if not values or not self.redaction.rules:
+            return values
+        task = values.get("task") or task
+        args, kwargs = self.arguments(task, values.get("args"), values.get("kwargs"))
+        shown = {"args": args, "kwargs": kwargs, "steps": self.steps(values.get("steps"))}
+        return {name: shown[name] if name in shown else self.calls(item) for name, item in values.items()}
+
+    def steps(self, steps: Any) -> Any:
+        """Return the steps of a workflow, groups of them included."""
+        if isinstance(steps, (list, tuple)):
+            return [self.steps(one) for one in steps]
+        return self.stated(steps) if isinstance(steps, Mapping) else steps
+
+    def hides_from(self, stated: Mapping[str, Any]) -> bool:
+        """Say whether anything of what is stated is hidden: a form that shows it must not write it back."""
+        return bool(self.stated(stated) != stated)
+
+    def _names_of(self, task: str | None) -> Names:
+        if task is None:
+            return None
+        if task not in self._names:
+            self._names[task] = _names(self._app.tasks.get(task))
+        return self._names[task]
+
+
+def _names(task: Any) -> Names:
+    """Return the names of a task's positions; None where nobody here knows them."""
+    if task is None:
+        return None
+    try:
+        parameters = inspect.signature(task.run).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names = [one.name for one in parameters if one.kind in _POSITIONAL]
+    return names + [f"*{one.name}" for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL]
+
+
+__all__ = ["HIDDEN", "Redactor"]

@@ -1,0 +1,190 @@
+"""One place that turns what is kept into plain values for commands, pages and the API, with arguments redacted.
+
+Each method takes a value of the domain or the store and returns what `shapes.COMPONENTS` documents under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from ..domain.backfill import Backfilled
+from ..domain.definition import Definition, stated
+from ..domain.execution import Execution
+from ..domain.explanation import Explanation
+from ..domain.job import Job
+from ..domain.occurrence import Occurrence
+from ..store.calendars import Calendar
+from ..store.dead_letters import DeadLetter
+from ..store.history import JobStory
+from ..store.versions import Version
+from .plain import plain
+from .redaction import Redactor
+
+if TYPE_CHECKING:
+    from ..management import TimeManagement
+
+COMING = 3
+
+
+def standing(definition: Definition) -> str:
+    """Say whether a definition fires: on, paused, disabled or retired, and whether an edit of it waits."""
+    off = {"retired": definition.retired_at, "disabled": not definition.enabled, "paused": definition.paused}
+    words = [word for word, applies in off.items() if applies] or ["on"]
+    return ", ".join([*words, "edit waits"] if definition.next_edit else words)
+
+
+def both_times(instant: datetime, zone: str) -> dict[str, Any]:
+    """Return an instant in UTC and on the clocks of a time zone."""
+    local = instant.astimezone(ZoneInfo(zone)).isoformat(sep=" ")
+    return {"utc": instant.isoformat(), "local": local, "timezone": zone}
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return how many there are of each, in words."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+class Rows:
+    """What one app shows of its records."""
+
+    def __init__(self, tm: TimeManagement) -> None:
+        self.redactor = Redactor(tm.app, tm.settings.tm_redact)
+
+    def definition(self, definition: Definition) -> dict[str, Any]:
+        """Return a definition as it is kept; one of steps has no task of its own."""
+        row = plain(definition)
+        row["args"], row["kwargs"] = self.redactor.arguments(definition.task, definition.args, definition.kwargs)
+        row["steps"] = self.redactor.steps(row["steps"])
+        row["options"] = self.redactor.calls(row["options"])
+        row["next_edit"] = self._edit(row["next_edit"], definition.task)
+        return row | {"task": None if definition.steps else definition.task, "is": standing(definition)}
+
+    def definition_in_full(self, definition: Definition, *, versions: int) -> dict[str, Any]:
+        """Return a definition with what was stated, what it means, and what comes next."""
+        coming = [both_times(instant, definition.timezone) for instant in coming_instants(definition)]
+        told = {"stated": self.stated(definition), "meaning": definition.rule.describe(), "coming": coming}
+        waiting = self._edit(plain(definition.waiting_edit), definition.task)
+        return {**self.definition(definition), **told, "versions": versions, "waiting_edit": waiting}
+
+    def stated(self, definition: Definition) -> dict[str, Any]:
+        """Return what a person would write to get this definition."""
+        shown: dict[str, Any] = plain(self.redactor.stated(stated(definition)))
+        return shown
+
+    def changed_definition(self, definition: Definition) -> dict[str, Any]:
+        """Return what is told after a definition was added or edited."""
+        edit = definition.waiting_edit
+        return {
+            "name": definition.name,
+            "version": definition.version,
+            "is": standing(definition),
+            "schedule": definition.schedule,
+            "meaning": definition.rule.describe(),
+            "next_run_at": plain(definition.next_run_at),
+        } | ({} if edit is None else {"edit_waits_until": plain(edit.after)})
+
+    def switched_definition(self, definition: Definition) -> dict[str, Any]:
+        """Return what is told after a definition was switched on or off."""
+        names = ("enabled", "paused", "version", "next_run_at")
+        told = {name: plain(getattr(definition, name)) for name in names}
+        return {"name": definition.name, "is": standing(definition), **told}
+
+    def _edit(self, edit: Mapping[str, Any] | None, task: str) -> Any:
+        return None if edit is None else {**edit, "values": self.redactor.stated(edit.get("values") or {}, task)}
+
+    def versions(self, found: Sequence[Version], limit: int) -> list[dict[str, Any]]:
+        """Return versions, latest first, with what each changed; one more than `limit` is there to compare the last with."""
+        return [self._version(found, place) for place in range(min(limit, len(found)))]
+
+    def _version(self, found: Sequence[Version], place: int) -> dict[str, Any]:
+        new = found[place].stated
+        old = found[place + 1].stated if place + 1 < len(found) else {}
+        changed = {field: new.get(field) for field in {**old, **new} if old.get(field) != new.get(field)}
+        shown = {"stated": self.redactor.stated(new), "changed": self.redactor.stated(changed, new.get("task"))}
+        return plain(found[place]) | plain(shown)
+
+    def occurrence(self, occurrence: Occurrence) -> dict[str, Any]:
+        """Return an occurrence without its report, which is told on its own."""
+        row = {one.name: plain(getattr(occurrence, one.name)) for one in fields(occurrence) if one.name != "report"}
+        return row | {"steps": counted(occurrence.report["counts"]) if occurrence.report else None}
+
+    def job(self, job: Job) -> dict[str, Any]:
+        """Return a job as it is kept, with the run it belongs to."""
+        row = plain(job)
+        row["args"], row["kwargs"] = self.redactor.arguments(job.task, job.args, job.kwargs)
+        return row | {"options": self.redactor.calls(row["options"]), "run": job.run}
+
+    def story(self, story: JobStory) -> dict[str, Any]:
+        """Return one job's life so far."""
+        row = {one.name: plain(getattr(story, one.name)) for one in fields(story) if one.name not in ("job", "executions")}
+        attempts = [self.execution(one, step=story.step) for one in story.executions]
+        return row | {"job": None if story.job is None else self.job(story.job), "executions": attempts}
+
+    def execution(self, execution: Execution, *, step: str | None = None) -> dict[str, Any]:
+        """Return the record of one attempt, with the step that it was of."""
+        return plain(execution) | {"step": step}
+
+    def executions(self, tm: TimeManagement, found: Sequence[Execution]) -> list[dict[str, Any]]:
+        """Return records of attempts, with the steps that they were of."""
+        steps = tm.step_names(found)
+        return [self.execution(one, step=steps.get(one.job)) for one in found]
+
+    def letter(self, letter: DeadLetter) -> dict[str, Any]:
+        """Return a dead letter without its traceback."""
+        told = {"attempts": letter.attempts, "buried_at": plain(letter.buried_at), "reason": letter.reason}
+        return {**self.job(letter.job), **told}
+
+    def letter_in_full(self, letter: DeadLetter) -> dict[str, Any]:
+        """Return a dead letter with its traceback."""
+        return {**self.letter(letter), "traceback": letter.traceback}
+
+    def audit_line(self, line: Any) -> dict[str, Any]:
+        """Return a line of the audit, with what was and what is."""
+        row = plain(line)
+        task = next((said["task"] for said in (row["after"], row["before"]) if said and said.get("task")), None)
+        return row | {name: self.redactor.stated(row[name], task) for name in ("before", "after")}
+
+    def explanation(self, explanation: Explanation) -> dict[str, Any]:
+        """Return why a definition ran, or did not."""
+        found = explanation.occurrence
+        told = {"name": explanation.name, "at": plain(explanation.at), "answer": explanation.answer}
+        return {**told, "lines": list(explanation.lines), "occurrence": None if found is None else self.occurrence(found)}
+
+    def affected(self, affected: Any) -> dict[str, Any]:
+        """Return how much an act on many dead letters would change, with some of them."""
+        row = {one.name: plain(getattr(affected, one.name)) for one in fields(affected) if one.name != "sample"}
+        return row | {"sample": [self.letter(letter) for letter in affected.sample]}
+
+    def calendar(self, calendar: Calendar, used_by: Sequence[str]) -> dict[str, Any]:
+        """Return a calendar with the names of the definitions that follow it."""
+        told = {"updated_at": plain(calendar.updated_at), "updated_by": calendar.updated_by}
+        return {"name": calendar.name, "dates": list(calendar.entries), "used_by": list(used_by), **told}
+
+    def backfilled(self, made: Backfilled) -> dict[str, Any]:
+        """Return what a backfill did, or would do, instant by instant."""
+        pairs = zip(made.instants, made.created, strict=True)
+        told = {
+            "name": made.name,
+            "since": made.range.since,
+            "until": made.range.until,
+            "dry_run": made.dry_run,
+            "counts": made.counts,
+            "created": [{"instant": at, "occurrence": one.id, "replay_of": one.replay_of} for at, one in pairs],
+            "left_out": [{"instant": at, "why": why} for at, why in made.left_out],
+        }
+        shown: dict[str, Any] = plain(told)
+        return shown
+
+
+def coming_instants(definition: Definition, count: int = COMING) -> list[datetime]:
+    """Return the next instants of a definition."""
+    instants: list[datetime] = []
+    instant = definition.following
+    while instant is not None and len(instants) < count:
+        instants.append(instant)
+        instant = definition.next_after(instant)
+    return instants

@@ -1,0 +1,185 @@
+"""Long lists by what people ask for, a page at a time: executions, jobs, occurrences, dead letters, audit and log lines.
+
+Every condition is checked by the caller. The words in it (outcomes, states) become literals, as in the partial indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Select, func, literal_column, or_, select, union_all
+
+from ..domain.execution import Execution, Outcome
+from ..domain.job import Job, JobState, Source
+from ..domain.occurrence import Occurrence, OccurrenceState
+from ..domain.paging import Page
+from . import paging, tables
+from .audit import AuditLine, read_line
+from .conditions import IS_LEASED, IS_OWED, IS_PENDING, NEEDS_NO_SLOT, is_state
+from .database import Transaction
+from .dead_letters import DeadLetter, read_letter
+from .executions import read_execution
+from .jobs import read_job
+from .logs import LogLine
+from .occurrences import read_occurrence
+
+Conditions = Sequence[ColumnElement[bool]]
+execution, job, occurrence = tables.execution, tables.job, tables.occurrence
+dead_letter, audit, log = tables.dead_letter, tables.audit, tables.log
+DID_NOT_SUCCEED = execution.c.outcome != literal_column(f"'{Outcome.SUCCEEDED.value}'")
+
+
+def _equal(table: Any, wanted: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    """Return the conditions that columns have the wanted values; what is None is not asked for."""
+    return [table.c[name] == value for name, value in wanted.items() if value is not None]
+
+
+def _between(at: Column[Any], since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
+    return [*([] if since is None else [at >= since]), *([] if until is None else [at < until])]
+
+
+def executions(
+    tx: Transaction,
+    *,
+    outcome: Outcome | None = None,
+    source: Source | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+    **equal: str | None,
+) -> Page[Execution]:
+    """Return executions, the latest first: of a definition (by name), a task, an outcome …"""
+    query = select(execution).where(*_equal(execution, equal | {"source": source}))
+    query = query.where(*_between(execution.c.completed_at, since, until))
+    if equal.get("definition") is not None:
+        query = query.where(execution.c.definition.is_not(None))
+    if outcome is not None:
+        query = query.where(execution.c.outcome == literal_column(f"'{outcome.value}'"))
+        if outcome is not Outcome.SUCCEEDED:
+            query = query.where(DID_NOT_SUCCEED)
+    return paging.fetch(tx, query, paging.EXECUTIONS, cursor=cursor, limit=limit, read=read_execution)
+
+
+def has_executions(tx: Transaction, definition: str) -> bool:
+    """Say whether there is any execution of a definition of this name."""
+    query = select(execution.c.id).where(execution.c.definition == definition, execution.c.definition.is_not(None))
+    return tx.execute(query.limit(1)).first() is not None
+
+
+def jobs(
+    tx: Transaction, *, state: JobState | None = None, cursor: str | None = None, limit: int = 100, **equal: str | None
+) -> Page[Job]:
+    """Return jobs that are owed, those due first in front."""
+    wanted = [IS_OWED, *_equal(job, equal)]
+    parts = [_some_jobs([*wanted, *part], cursor, limit) for part in _job_parts(state, equal)]
+    if len(parts) == 1:
+        [query] = parts
+    else:
+        every = union_all(*(select(part.subquery()) for part in parts)).subquery()
+        query = select(every).order_by(every.c.run_at, every.c.id).limit(limit + 1)
+    return paging.page_of(tx.execute(query).all(), paging.JOBS, limit=limit, read=read_job)
+
+
+def _some_jobs(conditions: Conditions, cursor: str | None, limit: int) -> Select[Any]:
+    return paging.sorted_from(select(job).where(*conditions), paging.JOBS, cursor=cursor, limit=limit)
+
+
+def _job_parts(state: JobState | None, equal: Mapping[str, str | None]) -> list[Conditions]:
+    """Return the stretches of jobs that each have an index: no index holds all of them by time.
+
+    Where a key or an entity is asked for, its own index finds the few there are.
+    """
+    if equal.get("dedupe_key") is not None or equal.get("entity_id") is not None:
+        return [[] if state is None else [is_state(state)]]
+    pending: list[Conditions] = [[IS_PENDING, NEEDS_NO_SLOT], [IS_PENDING, job.c.slot.is_not(None)]]
+    if state is JobState.PENDING:
+        return pending
+    return [*pending, [IS_LEASED]] if state is None else [[IS_LEASED, is_state(state)]]
+
+
+def occurrences(
+    tx: Transaction,
+    definition: str,
+    *,
+    state: OccurrenceState | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Occurrence]:
+    """Return the instants of a definition (by id), the latest first, those planned ahead included."""
+    wanted = _equal(occurrence, {"definition": definition, "state": state})
+    query = select(occurrence).where(*wanted, *_between(occurrence.c.scheduled_at, since, until))
+    return paging.fetch(tx, query, paging.OCCURRENCES, cursor=cursor, limit=limit, read=read_occurrence)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letters:
+    """Which dead letters are meant; what is None is not asked for."""
+
+    task: str | None = None
+    definition: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    ids: Sequence[str] | None = None
+
+    def conditions(self, tx: Transaction) -> Conditions:
+        """Return what their rows have in common."""
+        found = _equal(dead_letter, {"task": self.task, "definition": self.definition})
+        found += _between(dead_letter.c.buried_at, self.since, self.until)
+        if self.error is not None:
+            told = (dead_letter.c.last_error, dead_letter.c.reason)
+            found.append(or_(*(column.icontains(self.error, autoescape=True) for column in told)))
+        if self.ids is not None:
+            found.append(tx.dialect.among(dead_letter.c.id, self.ids))
+        return found
+
+
+def dead_letters(tx: Transaction, wanted: Letters, *, cursor: str | None = None, limit: int = 100) -> Page[DeadLetter]:
+    """Return dead letters, the latest first."""
+    query = select(dead_letter).where(*wanted.conditions(tx))
+    return paging.fetch(tx, query, paging.DEAD_LETTERS, cursor=cursor, limit=limit, read=read_letter)
+
+
+def dead_letter_ids(tx: Transaction, wanted: Letters) -> list[str]:
+    """Return the ids of dead letters, the oldest first."""
+    query = select(dead_letter.c.id).where(*wanted.conditions(tx))
+    return list(tx.execute(query.order_by(dead_letter.c.buried_at, dead_letter.c.id)).scalars())
+
+
+def dead_letters_by_task(tx: Transaction, wanted: Letters) -> list[tuple[str, int, datetime, datetime]]:
+    """Return of each task how many dead letters there are, and when the first and the last of them was buried."""
+    buried = dead_letter.c.buried_at
+    query = select(dead_letter.c.task, func.count(), func.min(buried), func.max(buried)).where(*wanted.conditions(tx))
+    return [tuple(row) for row in tx.execute(query.group_by(dead_letter.c.task).order_by(dead_letter.c.task))]
+
+
+def audit_lines(
+    tx: Transaction,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+    **equal: str | None,
+) -> Page[AuditLine]:
+    """Return lines of the audit, the latest first: about an object, of an actor, of an action."""
+    query = select(audit).where(*_equal(audit, equal), *_between(audit.c.at, since, until))
+    return paging.fetch(tx, query, paging.AUDIT, cursor=cursor, limit=limit, read=read_line)
+
+
+def log_lines(
+    tx: Transaction, attempts: Mapping[str, int | None], *, cursor: str | None = None, limit: int = 200
+) -> Page[LogLine]:
+    """Return the lines of executions in order; `attempts` are their ids with the attempt that each records."""
+    query = select(log).where(tx.dialect.among(log.c.execution, list(attempts)))
+
+    def read(row: Any) -> LogLine:
+        return LogLine(attempt=attempts[row.execution], **row._mapping)
+
+    return paging.fetch(tx, query, paging.LOG, cursor=cursor, limit=limit, read=read)
