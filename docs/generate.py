@@ -25,7 +25,7 @@ from celery_tm.domain.execution import STATUS
 from celery_tm.domain.job import NEXT, Job, JobState, Status
 from celery_tm.domain.occurrence import OCCURRENCE_NEXT, OccurrenceState
 from celery_tm.management.easy import BACKENDS, BROKERS
-from celery_tm.settings import FROM_ENVIRONMENT, NOT_YET, Settings
+from celery_tm.settings import FROM_ENVIRONMENT, Settings
 from celery_tm.store.tables import metadata
 from celery_tm.store.types import Duration, Instant, Json, LongText
 
@@ -159,9 +159,6 @@ def settings_page() -> str:
         "A `tm_` name that is not on this page is refused.",
         "Durations may be a `timedelta`, seconds, or text like `'15m'` and `'1h 30m'`; they must be above zero.",
         table(("setting", "default", "environment", "meaning"), rows),
-        "Reserved names, which change nothing in this release (the log says so): "
-        + ", ".join(map(code, sorted(NOT_YET)))
-        + ".",
         "`easy_app` also reads the broker and the result backend from the environment; the first variable that is set wins.",
         table(
             ("what", "environment"),

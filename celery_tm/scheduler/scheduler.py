@@ -66,6 +66,10 @@ class Scheduler(CeleryScheduler):
         self.seeder = Seeder(self.installation)
         self.zones = ZoneWatch(self.installation)
         self._seen_at = 0.0
+        if self.installation.settings.port_of("beat") is not None:
+            from ..metrics.serving import serve_beat
+
+            serve_beat(self.installation)
         self._open = True
 
     def tick(self, *_: Any, **__: Any) -> float:

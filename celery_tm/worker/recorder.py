@@ -153,7 +153,8 @@ def record_vanished(
         found = None if job is None else (job.attempt, job.state, job.ended)
         if job is None or found != (attempt, JobState.RUNNING, None) or job.claimed_by not in workers:
             return None
-        ran = (now - job.claimed_at).total_seconds() if job.claimed_at else None
+        since = job.claimed_at if failure.outcome is Outcome.TIMEOUT else None  # when others ended nobody has seen
+        ran = None if since is None else (now - since).total_seconds()
         return record_failure(installation, job, failure, seconds=ran)
     except (DatabaseUnavailable, LeaseLost):
         return None
