@@ -18,6 +18,7 @@ from ..installation import Installation
 from ..publisher import hand_over, publish
 from ..store import admission, jobs, lanes, occurrences, settlement
 from ..store.database import Transaction
+from ..tracing import aside, describe, span
 from .expanding import expand
 
 
@@ -46,7 +47,9 @@ class Dispatcher:
         Who has looked at the agenda says what need not be looked for: jobs due before `since`, jobs that take turns.
         """
         started = time.perf_counter()
-        claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
+        with span("claim"):
+            claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
+            describe(count=claimed)
         single = [job for job in live if job.task != TASK]
         done = (
             self._publish(single, claim_seconds=time.perf_counter() - started) if single else Dispatched(claimed=0, sent=0)
@@ -56,7 +59,8 @@ class Dispatcher:
 
     def _publish(self, claimed: Sequence[Job], *, claim_seconds: float) -> Dispatched:
         started = time.perf_counter()
-        published = publish(self.installation, claimed)
+        with aside("publish", count=len(claimed)):
+            published = publish(self.installation, claimed)
         if published.refused:
             self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
         hand_over(self.installation, published.sent)

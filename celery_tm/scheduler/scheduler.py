@@ -21,6 +21,7 @@ from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..store import nodes
 from ..store.agenda import Agenda
+from ..tracing import describe, span
 from .dispatcher import Dispatcher
 from .outage import Outages
 from .outlook import Outlook
@@ -100,11 +101,7 @@ class Scheduler(CeleryScheduler):
             self.seeder.seed_once()
             self.zones.check_once()
             ahead = self.outlook.look()
-            full = self._plan_and_dispatch(ahead, until)
-            if ahead.is_due(ahead.lease_at):
-                self._sweep()
-            if ahead.is_due(ahead.deadline_at):
-                self._reap()
+            full = self._do(ahead, until) if ahead.seconds == 0 else False
             self.outages.over("database")
             later = self.outlook.look() if ahead.seconds == 0 else ahead
             self._tell(ahead, started)
@@ -115,6 +112,18 @@ class Scheduler(CeleryScheduler):
             wait = BREATH  # there is no room for more, or somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
 
+    def _do(self, ahead: Agenda, until: float) -> bool:
+        """Do what is due, and say whether there is no room for more."""
+        with span("tick", node=self.node):
+            full = self._plan_and_dispatch(ahead, until)
+            if ahead.is_due(ahead.lease_at):
+                with span("sweep"):
+                    self._sweep()
+            if ahead.is_due(ahead.deadline_at):
+                self._reap()
+            describe(**asdict(self._round))
+        return full
+
     def _plan_and_dispatch(self, ahead: Agenda, until: float) -> bool:
         """Plan and dispatch by turns, so that a long catch-up holds up nobody; say whether there is no room for more."""
         planning = ahead.is_due(ahead.definition_at)
@@ -122,7 +131,8 @@ class Scheduler(CeleryScheduler):
         turns = planning or ahead.is_due(ahead.turn_at)
         while planning or dispatching:
             if planning:
-                planned = self.planner.plan_due()
+                with span("plan"):
+                    planned = self.planner.plan_due()
                 planning = planned.more
                 self._round.planned += planned.definitions
             dispatching, full = self._dispatch(turns=turns)

@@ -24,6 +24,7 @@ from ..producer.capturing import by_rule
 from ..producer.message import options_of, queue_of
 from ..publisher import HEADER
 from ..store.keys import DoneKey
+from ..tracing import describe, span
 from . import gate
 from .gate import Call, Decision, Verdict
 
@@ -61,7 +62,9 @@ def _settle(
     decide: Callable[[], Decision],
     give_back: Callable[[], bool] | None,
 ) -> Job:
-    decision = _decide(installation, decide, give_back)
+    with span("gate", job=task.request.id, task=task.name, attempt=attempt):
+        decision = _decide(installation, decide, give_back)
+        describe(definition=decision.job.definition if decision.job else decision.definition, refused=decision.refusal)
     if decision.verdict is Verdict.RUN and decision.job is not None:
         return decision.job
     _tell_refused(task, installation, task.request.id, attempt, decision)
@@ -94,7 +97,8 @@ def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence
         decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker)]
         return Decision(verdict=Verdict.RUN)
 
-    _decide(installation, decide, None)
+    with span("gate", job=carrier, task=task.name, count=len(attempts)):
+        _decide(installation, decide, None)
     admitted, refused = decided[0]
     present = dict(attempts)
     for id, decision in refused:

@@ -26,6 +26,7 @@ from ..store import completion, executions, following, jobs, settlement, step_co
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
 from ..store.settlement import Ended as Kept
+from ..tracing import describe_job, span
 from . import context as contexts
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ def record_all(
         )
         return {id for id, _, _ in lost if id not in ours}
 
-    return _patiently(installation, once)
+    with span("record", count=len(done)):
+        return _patiently(installation, once)
 
 
 def _timed(fact: Fact, took: Mapping[str, float | None]) -> Fact:
@@ -228,7 +230,9 @@ def _finish(
     told: list[Fact] = []
     work = _noting(work, job, told, seconds)
     if body is not None and body.is_open:
-        return _finish_body(installation, job, body, work, outcome, told)
+        with span("record", outcome=outcome):
+            describe_job(job)
+            return _finish_body(installation, job, body, work, outcome, told)
     quiet = None if first is None else _noting(first, job, told)
     unsure = False
 
@@ -247,7 +251,9 @@ def _finish(
             unsure = True
             raise
 
-    return _patiently(installation, once)
+    with span("record", outcome=outcome):
+        describe_job(job)
+        return _patiently(installation, once)
 
 
 def _noting(

@@ -17,6 +17,7 @@ from tmtest.stand import Process, Stand
 
 from celery_tm import cancel, defer, defer_many, workflow
 from celery_tm.domain.execution import Outcome
+from celery_tm.domain.occurrence import ACTIVE
 from celery_tm.domain.workflow import TASK
 from celery_tm.metrics.names import METRICS
 from celery_tm.store import tables
@@ -93,7 +94,7 @@ def agrees(stand: Stand, ports: tuple[int, int]) -> None:
     timed = and_(bodies, execution.c.outcome != Outcome.ORPHANED)  # when such a one ended nobody has seen
     assert told(ports, "execution_seconds_count", "task") == recorded(stand, execution.c.task, where=timed)
     assert told(ports, "buried_total", "task") == recorded(stand, tables.dead_letter.c.task)
-    ended = recorded(stand, occurrence.c.state, where=occurrence.c.ended_at.is_not(None))
+    ended = recorded(stand, occurrence.c.state, where=occurrence.c.state.not_in(ACTIVE))
     assert told(ports, "occurrences_total", "state") == ended
 
 
@@ -113,7 +114,7 @@ def test_the_counts_are_exact_over_a_pool_whose_processes_are_killed(
     defer_many([tasks["chunked"].s(SECRET) for _ in range(20)], delay=0.1)
     defer(workflow([{"name": "first", "task": "steps.work"}, {"name": "then", "task": "steps.work"}]), app=app)
     cancel(id=defer(tasks["effect"].s(SECRET), delay="1h").id, app=app)  # told here, in neither of them
-    stand.tm.definitions.add(name="ticking", task="effect", args=[SECRET], schedule="* * * * * *", max_runs=3)
+    stand.tm.definitions.add(name="ticking", task="effect", args=[SECRET], schedule="* * * * * *", max_runs=3, overlap="allow")
     defer(tasks["sleepy_once"].s(SECRET, 60), delay=0.1, retry={"kind": "fixed", "delay": 0.2})
     [[*_, pid]] = stand.wait(lambda: stand.effects("start"), what="a body that takes its time")
     os.kill(int(pid), signal.SIGKILL)
