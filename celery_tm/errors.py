@@ -217,7 +217,7 @@ class CountChanged(TmError):
     def __str__(self) -> str:
         return (
             f"{self.found} {self.what} are there now, not the {self.expected} that were expected, so nothing was done; "
-            "look at the preview again and repeat it with the number there"
+            "check the preview again and repeat it with the number there"
         )
 
 

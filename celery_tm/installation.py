@@ -53,6 +53,10 @@ class Installation:
             raise AppMissing("defer() by name")
         return cls.of(app)
 
+    def stated_now(self) -> Settings:
+        """Return the settings as the configuration states them by now; those in force were read once, at first use."""
+        return read_settings(_plain(self.app.conf), os.environ)
+
     def task_defaults(self, name: str) -> TaskDefaults:
         """Return what a task says about retries and time, if this app has it."""
         task = self.app.tasks.get(name)

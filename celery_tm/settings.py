@@ -15,6 +15,7 @@ from .errors import InvalidValue, UnknownSetting, nearest, shown
 
 NODE_KINDS, MAX_PORT = ("beat", "worker"), 65_535
 DEFAULT_URL = "sqlite:///celery_tm.db"
+COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` may limit
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
 
 
@@ -99,6 +100,11 @@ class Settings:
         "ports",
     )
     tm_metrics_address: str = _setting("127.0.0.1", "the address that metrics are served on; '0.0.0.0': on all", "text")
+    tm_keep_rows: Mapping[str, int] = _setting(
+        {},
+        "how many rows are kept at most, the newest: {'executions': 1_000_000, 'occurrences': …, 'logs': …, 'audit': …}",
+        "rows",
+    )
     tm_verbose: bool = _setting(False, "log every event at INFO instead of DEBUG", "flag")
 
     @property
@@ -215,6 +221,18 @@ def _port(name: str, value: Any, *, most: int) -> None:
         raise InvalidValue(name, f"{shown(value)} is not a port", f"give a whole number from 1 to {most}")
 
 
+def _rows(name: str, value: Any) -> dict[str, int]:
+    rows = _mapping(name, value)
+    for kind, most in rows.items():
+        if kind not in COUNTED:
+            near = nearest(str(kind), COUNTED)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InvalidValue(name, f"{shown(kind)} is not kept by count", f"use {', '.join(COUNTED)}{hint}")
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise InvalidValue(name, f"{shown(most)} {kind} is not a count", "give a whole number of one or more")
+    return rows
+
+
 _READERS: Mapping[str, Any] = {
     "text": _text,
     "flag": _flag,
@@ -226,4 +244,5 @@ _READERS: Mapping[str, Any] = {
     "ports": _ports,
     "patterns": _patterns,
     "users": _users,
+    "rows": _rows,
 }

@@ -8,9 +8,12 @@ import click
 
 from ..domain.backfill import Backfilled
 from ..management import TimeManagement
+from ..presentation import Rows
 from ..presentation.rows import both_times
 from .common import actor_option, as_json, example, read_instant, reason_option, with_tm
+from .completing import definition_argument
 from .output import show, show_one
+from .waiting import working
 
 SHOWN = 20
 COLUMNS = ("utc", "local", "state", "replay_of", "id")
@@ -22,7 +25,7 @@ COLUMNS = ("utc", "local", "state", "replay_of", "id")
     "record, and those that were skipped, missed, coalesced or cancelled.",
     epilog=example('backfill nightly --since 2026-05-01T00:00+02:00 --until 2026-06-01T00:00+02:00 --reason "new report"'),
 )
-@click.argument("name")
+@definition_argument()
 @click.option("--since", metavar="ISO", required=True, help="From this instant on; ISO 8601 with an offset.")
 @click.option("--until", metavar="ISO", help="Up to this instant, itself not included. Default: now.")
 @click.option("--overlap", metavar="[queue|allow]", help="One at a time, or all at once. Default: as the definition says.")
@@ -36,26 +39,13 @@ def command(tm: TimeManagement, name: str, since: str, until: str | None, as_jso
     """Run what did not run."""
     start, end = read_instant(since, field="since"), read_instant(until, field="until")
     assert start is not None
-    made = tm.backfill(name, since=start, until=end, **options)
+    with working(f"backfilling {name}"):
+        made = tm.backfill(name, since=start, until=end, **options)
     if as_json:
-        show_one(_told(made), json_wanted=True)
+        show_one(Rows(tm).backfilled(made), json_wanted=True)
         return
     click.echo(str(made))
     _show(made, tm.definitions.get(name).timezone)
-
-
-def _told(made: Backfilled) -> dict[str, Any]:
-    """Return all of it, for programs."""
-    pairs = zip(made.instants, made.created, strict=True)
-    return {
-        "name": made.name,
-        "since": made.range.since,
-        "until": made.range.until,
-        "dry_run": made.dry_run,
-        "counts": made.counts,
-        "created": [{"instant": at, "occurrence": one.id, "replay_of": one.replay_of} for at, one in pairs],
-        "left_out": [{"instant": at, "why": why} for at, why in made.left_out],
-    }
 
 
 def _show(made: Backfilled, zone: str) -> None:

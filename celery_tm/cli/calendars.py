@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from ..management import TimeManagement
-from ..store.calendars import Calendar
+from ..presentation import Rows
 from . import Group
 from .common import actor_option, as_json, example, reason_option, with_tm
+from .completing import complete_calendars
 from .output import show, show_one
 
 COLUMNS = ("name", "dates", "used_by", "updated_at", "updated_by")
@@ -26,17 +27,22 @@ def command() -> None:
 def list_calendars(tm: TimeManagement, as_json: bool) -> None:
     """List the calendars."""
     users = _users(tm)
-    rows = [_row(calendar, users) for calendar in tm.calendars.list()]
+    show_rows = Rows(tm)
+    rows = [show_rows.calendar(calendar, users.get(calendar.name, [])) for calendar in tm.calendars.list()]
     show(rows, columns=COLUMNS, json_wanted=as_json, empty="no calendars yet; `tm calendars set NAME DATE…` adds one")
 
 
 @command.command("show", help="Show one calendar.", epilog=example("calendars show holidays"))
-@click.argument("name")
+@click.argument("name", shell_complete=complete_calendars)
 @as_json
 @with_tm
 def show_calendar(tm: TimeManagement, name: str, as_json: bool) -> None:
     """Show one calendar."""
-    show_one(_row(tm.calendars.get(name), _users(tm)), json_wanted=as_json)
+    show_one(_row(tm, name), json_wanted=as_json)
+
+
+def _row(tm: TimeManagement, name: str) -> dict[str, Any]:
+    return Rows(tm).calendar(tm.calendars.get(name), _users(tm).get(name, []))
 
 
 def _users(tm: TimeManagement) -> dict[str, list[str]]:
@@ -48,23 +54,13 @@ def _users(tm: TimeManagement) -> dict[str, list[str]]:
     return users
 
 
-def _row(calendar: Calendar, users: dict[str, list[str]]) -> dict[str, Any]:
-    return {
-        "name": calendar.name,
-        "dates": list(calendar.entries),
-        "used_by": users.get(calendar.name, []),
-        "updated_at": calendar.updated_at,
-        "updated_by": calendar.updated_by,
-    }
-
-
 @command.command(
     "set",
     help="Write a calendar, new or instead of the old one; the definitions that name it follow at once. A DATE is a day"
     " (2026-12-24), a range (2026-12-24/2027-01-02, or with local times), a day of every year (12-25) or week (sat).",
     epilog=example("calendars set holidays 12-25 2026-12-24/2027-01-02 sun"),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_calendars)
 @click.argument("dates", metavar="DATE...", nargs=-1, required=True)
 @actor_option
 @reason_option
@@ -75,11 +71,11 @@ def set_calendar(
 ) -> None:
     """Write a calendar."""
     tm.calendars.set(name, dates, actor=actor, reason=reason)
-    show_one(_row(tm.calendars.get(name), _users(tm)), json_wanted=as_json)
+    show_one(_row(tm, name), json_wanted=as_json)
 
 
 @command.command(help="Delete a calendar that no definition names.", epilog=example("calendars remove holidays"))
-@click.argument("name")
+@click.argument("name", shell_complete=complete_calendars)
 @actor_option
 @reason_option
 @as_json

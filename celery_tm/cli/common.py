@@ -137,3 +137,18 @@ def hint(wanted: str | None, known: Iterable[str], what: str) -> str:
         return ""
     near = nearest(wanted, names)
     return f"; no {what} is called {wanted!r}, did you mean {near!r}?" if near else f"; no {what} is called {wanted!r}"
+
+
+class Word(click.Choice):  # type: ignore[type-arg]  # it has a parameter only since click 8.2
+    """One word out of a few; another one is answered with the nearest."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        super().__init__([str(word) for word in words])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word, or refuse it."""
+        if value in self.choices:
+            return value
+        near = nearest(str(value), self.choices)
+        meant = f", did you mean {near!r}?" if near else ""
+        return self.fail(f"{value!r} is not one of {', '.join(self.choices)}{meant}", param, ctx)

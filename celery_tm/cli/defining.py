@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from ..domain.definition import Definition
 from ..domain.schedule import read_zone
 from ..errors import DefinitionNotFound, StaleVersion
 from ..management import TimeManagement
+from ..presentation import Rows
+from ..presentation.rows import both_times
 from ..scheduler.editing import read_policy
 from ..scheduler.horizon import Difference
-from ..presentation.rows import both_times
 from .common import actor_option, as_json, example, limit_option, read_instant, reason_option, with_tm
+from .completing import definition_argument
 from .output import show, show_one
 from .stating import read_values, schedule_option, stating_options
-from .switching import standing
 
 WITHIN = "7d"
 ALONE = ("schedule", "timezone", "gap", "fold", "excluded", "calendars")  # what a schedule without a definition has
@@ -38,27 +38,15 @@ within_option = click.option("--within", metavar="DURATION", help=f"How far to l
 @with_tm
 def add(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Add a definition."""
-    show_one(_row(tm.definitions.add(name=name, actor=actor, reason=reason, **read_values(**options))), json_wanted=as_json)
-
-
-def _row(definition: Definition) -> dict[str, Any]:
-    row = {
-        "name": definition.name,
-        "version": definition.version,
-        "is": standing(definition),
-        "schedule": definition.schedule,
-        "meaning": definition.rule.describe(),
-        "next_run_at": definition.next_run_at,
-    }
-    edit = definition.waiting_edit
-    return row if edit is None else row | {"edit_waits_until": edit.after}
+    added = tm.definitions.add(name=name, actor=actor, reason=reason, **read_values(**options))
+    show_one(Rows(tm).changed_definition(added), json_wanted=as_json)
 
 
 @click.command(
     help="Change what is stated about a definition; what is not stated stays.",
     epilog=example('definitions edit nightly --version 3 --schedule "0 3 * * *" --policy graceful'),
 )
-@click.argument("name")
+@definition_argument()
 @click.option("--version", type=int, metavar="N", help="Refuse the edit if the definition is at another version by now.")
 @click.option(
     "--policy",
@@ -104,14 +92,14 @@ def edit(
         _show_difference(tm, name, values, within, limit=limit, json_wanted=as_json)
         return
     after = tm.definitions.update(name, version=version, policy=policy, actor=actor, reason=reason, **values)
-    show_one(_row(after), json_wanted=as_json)
+    show_one(Rows(tm).changed_definition(after), json_wanted=as_json)
 
 
 @click.command(
     help="Show the instants that an edit of NAME would bring, take and keep, or those of a --schedule alone.",
     epilog=example('definitions preview --schedule "30 2 * * *" --timezone America/New_York --since 2026-03-07 --count 3'),
 )
-@click.argument("name", required=False)
+@definition_argument(required=False)
 @click.option("--task", help="Name of the task, for a NAME that is not there yet.")
 @schedule_option
 @stating_options

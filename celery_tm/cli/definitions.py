@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import click
 
-from ..domain.definition import Definition, stated
+from ..domain.definition import Definition, Standing
+from ..errors import nearest
 from ..management import TimeManagement
-from ..store.versions import Version
-from ..presentation import plain
-from ..presentation.rows import both_times
+from ..presentation import Rows
 from . import Group
-from .common import as_json, example, limit_option, with_tm
-from .output import show, show_one
+from .common import Word, as_json, example, hint, limit_option, task_option, with_tm
+from .completing import definition_argument, group_option
 from .defining import add, edit, preview
 from .files import export, load
+from .output import show, show_one
 from .steps import number_of, show_steps
-from .switching import disable, enable, pause, remove, resume, standing, trigger
+from .switching import disable, enable, pause, remove, resume, trigger
 
 COLUMNS = ("name", "task", "schedule", "timezone", "is", "next_run_at", "last_run_at", "version")
-COMING = 3
 MOST_VERSIONS = 10_000
 
 
@@ -34,26 +33,30 @@ def command() -> None:
 @command.command(
     "list",
     help="List the definitions, also those that never ran and those that are off or retired.",
-    epilog=example("definitions list --group reports"),
+    epilog=example("definitions list --group reports --standing paused"),
 )
-@click.option("--group", help="Only this group.")
+@group_option
+@click.option("--search", metavar="TEXT", help="Only with this text in the name or the task.")
+@click.option("--standing", type=Word(Standing), metavar="STANDING", help=f"Only those that are {', '.join(Standing)}.")
+@task_option
 @as_json
 @with_tm
-def list_definitions(tm: TimeManagement, group: str | None, as_json: bool) -> None:
+def list_definitions(tm: TimeManagement, group: str | None, as_json: bool, **options: Any) -> None:
     """List the definitions."""
-    rows = [_row(definition) for definition in tm.definitions.list(group=group)]
+    show_rows = Rows(tm)
+    rows = [show_rows.definition(definition) for definition in tm.definitions.list(group=group, **options)]
     if not as_json:
         rows = [row | {"task": row["task"] or number_of(row["steps"])} for row in rows]
-    empty = (
-        f"no definition is in group {group!r}" if group else "no definitions yet; `tm definitions add` or `load` adds some"
-    )
-    show(rows, columns=COLUMNS, json_wanted=as_json, empty=empty)
+    show(rows, columns=COLUMNS, json_wanted=as_json, empty="" if rows else _none(tm, group, options))
 
 
-def _row(definition: Definition) -> dict[str, Any]:
-    times = {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at}
-    task = None if definition.steps else definition.task  # else each step has its own
-    return {**plain(definition), "task": task, "is": standing(definition), **times}
+def _none(tm: TimeManagement, group: str | None, options: dict[str, Any]) -> str:
+    if group is not None and (known := tm.definitions.groups()).get(group) is None:
+        near = nearest(group, known)
+        return f"no definition is in group {group!r}" + (f", did you mean {near!r}?" if near else "")
+    if group is None and all(value is None for value in options.values()):
+        return "no definitions yet; `tm definitions add` or `load` adds some"
+    return "no definition is like that" + hint(options["task"], tm.app.tasks, "task")
 
 
 @command.command(
@@ -61,47 +64,37 @@ def _row(definition: Definition) -> dict[str, Any]:
     help="Show what is stated about a definition, what it means, and what comes next.",
     epilog=example("definitions show nightly"),
 )
-@click.argument("name")
+@definition_argument()
 @as_json
 @with_tm
 def show_definition(tm: TimeManagement, name: str, as_json: bool) -> None:
     """Show one definition."""
     definition = tm.definitions.get(name)
     versions = len(tm.definitions.versions(name, limit=MOST_VERSIONS))
-    coming = [both_times(instant, definition.timezone) for instant in _coming(definition)]
+    row = Rows(tm).definition_in_full(definition, versions=versions)
     if as_json:
-        told = {"stated": stated(definition), "meaning": definition.rule.describe(), "coming": coming, "versions": versions}
-        show_one({**_row(definition), **told, "waiting_edit": definition.waiting_edit}, json_wanted=True)
+        show_one(row, json_wanted=True)
         return
-    show_one(_for_people(definition, versions), json_wanted=False)
-    show_steps(definition)
-    if coming:
+    show_one(_for_people(definition, row), json_wanted=False)
+    show_steps(row["steps"], definition.mode)
+    if row["coming"]:
         click.echo("coming:")
-    for one in coming:
-        click.echo(f"  {one['utc']:%Y-%m-%d %H:%M:%S} UTC   {one['local']} {one['timezone']}")
+    for one in row["coming"]:
+        click.echo(f"  {datetime.fromisoformat(one['utc']):%Y-%m-%d %H:%M:%S} UTC   {one['local']} {one['timezone']}")
 
 
-def _coming(definition: Definition) -> list[datetime]:
-    instants: list[datetime] = []
-    instant = definition.following
-    while instant is not None and len(instants) < COMING:
-        instants.append(instant)
-        instant = definition.next_after(instant)
-    return instants
-
-
-def _for_people(definition: Definition, versions: int) -> dict[str, Any]:
-    values = {"name": definition.name, **stated(definition)}
+def _for_people(definition: Definition, row: dict[str, Any]) -> dict[str, Any]:
+    values = {"name": definition.name, **row["stated"]}
     if definition.steps:
         values["steps"] = number_of(definition.steps)
-    values |= {"meaning": definition.rule.describe(), "is": standing(definition)}
-    values |= {"next_run_at": definition.next_run_at, "last_run_at": definition.last_run_at, "runs": definition.runs}
-    values |= {"version": f"{definition.version}, {versions} kept", "updated_at": definition.updated_at}
-    values |= {"updated_by": definition.updated_by}
-    edit = definition.waiting_edit
+    values |= {name: row[name] for name in ("meaning", "is", "next_run_at", "last_run_at", "runs")}
+    values |= {"version": f"{definition.version}, {row['versions']} kept"}
+    values |= {name: row[name] for name in ("updated_at", "updated_by")}
+    edit = row["waiting_edit"]
     if edit is not None:
-        by = f", by {edit.actor}" if edit.actor else ""
-        values["waiting_edit"] = f"after {edit.after:%Y-%m-%d %H:%M:%S} UTC: {_said(edit.values)}{by}"
+        by = f", by {edit['actor']}" if edit["actor"] else ""
+        after = datetime.fromisoformat(edit["after"])
+        values["waiting_edit"] = f"after {after:%Y-%m-%d %H:%M:%S} UTC: {_said(edit['values'])}{by}"
     return values
 
 
@@ -114,27 +107,19 @@ def _said(values: Mapping[str, Any]) -> str:
     help="List the versions of a definition, the latest first, and what each one changed.",
     epilog=example("definitions versions nightly"),
 )
-@click.argument("name")
+@definition_argument()
 @limit_option
 @as_json
 @with_tm
 def versions(tm: TimeManagement, name: str, limit: int, as_json: bool) -> None:
     """List the versions."""
     found = tm.definitions.versions(name, limit=limit + 1)  # one more, to compare the last one shown with
-    rows = [{**plain(one), "at": one.at, "changed": _changed(found, place)} for place, one in enumerate(found[:limit])]
     show(
-        rows,
+        Rows(tm).versions(found, limit),
         columns=("version", "at", "actor", "action", "reason", "changed"),
         json_wanted=as_json,
         empty="no versions were kept",
     )
-
-
-def _changed(found: Sequence[Version], place: int) -> dict[str, Any]:
-    """Return the fields that a version states otherwise than the one before it."""
-    new = found[place].stated
-    old = found[place + 1].stated if place + 1 < len(found) else {}
-    return {field: new.get(field) for field in {**old, **new} if old.get(field) != new.get(field)}
 
 
 for part in (add, edit, preview, load, export, trigger, pause, resume, enable, disable, remove):

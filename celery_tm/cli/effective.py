@@ -9,6 +9,7 @@ import click
 from ..domain.effective import Effective
 from ..management import TimeManagement
 from .common import as_json, example, with_tm
+from .completing import definition_argument
 from .output import show, show_one
 
 COLUMNS = ("step", "setting", "value", "from")
@@ -20,7 +21,7 @@ COLUMNS = ("step", "setting", "value", "from")
     "the step, the definition, the task, the failure strategy, or the default.",
     epilog=example("effective nightly load"),
 )
-@click.argument("name")
+@definition_argument()
 @click.argument("step", required=False)
 @as_json
 @with_tm

@@ -6,8 +6,10 @@ import click
 
 from ..errors import DefinitionNotFound
 from ..management import TimeManagement
+from ..presentation import Rows
 from .common import as_json, example, read_instant, with_tm
-from .output import show_one
+from .completing import definition_argument
+from .output import printable, show_one
 
 
 @click.command(
@@ -15,7 +17,7 @@ from .output import show_one
     help="Say in plain words why a definition ran, ran late or did not run at an instant.",
     epilog=example("explain nightly --at 2026-03-29T02:30"),
 )
-@click.argument("name")
+@definition_argument()
 @click.option(
     "--at",
     metavar="ISO",
@@ -27,13 +29,11 @@ def command(tm: TimeManagement, name: str, at: str | None, as_json: bool) -> Non
     """Say why."""
     explanation = tm.explain(name, at=read_instant(at, field="at", zone="UTC" if at is None else _zone_of(tm, name)))
     if as_json:
-        found = explanation.occurrence
-        value = {"name": explanation.name, "at": explanation.at, "answer": explanation.answer}
-        show_one({**value, "lines": list(explanation.lines), "occurrence": found}, json_wanted=True)
+        show_one(Rows(tm).explanation(explanation), json_wanted=True)
         return
-    click.echo(explanation.answer)
+    click.secho(printable(explanation.answer), bold=True)
     for line in explanation.lines:
-        click.echo(f"  {line}")
+        click.echo(f"  {printable(line)}")
 
 
 def _zone_of(tm: TimeManagement, name: str) -> str:

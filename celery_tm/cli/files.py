@@ -11,9 +11,11 @@ import click
 from ..errors import InvalidValue
 from ..management import TimeManagement
 from ..presentation import plain
-from .common import actor_option, as_json, example, with_tm
+from .common import Word, actor_option, as_json, example, with_tm
+from .completing import group_option
 from .output import show_one
 from .toml import plain_values, write_toml
+from .waiting import working
 
 
 @click.command(
@@ -26,7 +28,8 @@ from .toml import plain_values, write_toml
 @with_tm
 def load(tm: TimeManagement, file: Path, actor: str | None, as_json: bool) -> None:
     """Load a file."""
-    loaded = plain(tm.definitions.load(file, actor=actor))
+    with working(f"loading {file}"):
+        loaded = plain(tm.definitions.load(file, actor=actor))
     if as_json:
         show_one(loaded, json_wanted=True)
         return
@@ -39,8 +42,8 @@ def load(tm: TimeManagement, file: Path, actor: str | None, as_json: bool) -> No
     help="Write the definitions, and the calendars they name, as a file that `load` takes back.",
     epilog=example("definitions export --group reports > definitions.toml"),
 )
-@click.option("--group", help="Only this group.")
-@click.option("--format", "form", type=click.Choice(["toml", "yaml", "json"]), default="toml", show_default=True)
+@group_option
+@click.option("--format", "form", type=Word(["toml", "yaml", "json"]), default="toml", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @with_tm
 def export(tm: TimeManagement, group: str | None, form: str, as_json: bool) -> None:

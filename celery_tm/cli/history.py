@@ -12,6 +12,7 @@ from ..domain.job import Source
 from ..management import TimeManagement
 from ..presentation import Rows
 from .common import (
+    Word,
     as_json,
     before_option,
     example,
@@ -38,8 +39,8 @@ COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "e
 )
 @definition_argument(required=False)
 @task_option
-@click.option("--outcome", metavar="OUTCOME", help=f"Only those that ended so: {', '.join(Outcome)}.")
-@click.option("--source", metavar="SOURCE", help=f"Only of jobs from there: {', '.join(Source)}.")
+@click.option("--outcome", type=Word(Outcome), metavar="OUTCOME", help=f"Only those that ended so: {', '.join(Outcome)}.")
+@click.option("--source", type=Word(Source), metavar="SOURCE", help=f"Only of jobs from there: {', '.join(Source)}.")
 @click.option("--entity-id", metavar="ID", help="Only about this entity.")
 @click.option("--worker", help="Only of this worker.")
 @since_option
@@ -48,9 +49,7 @@ COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "e
 @limit_option
 @as_json
 @with_tm
-def command(
-    tm: TimeManagement, name: str | None, limit: int, before: str | None, as_json: bool, **options: Any
-) -> None:
+def command(tm: TimeManagement, name: str | None, limit: int, before: str | None, as_json: bool, **options: Any) -> None:
     """Show the latest executions."""
     found = many(partial(tm.history, name, **since_until(options)), limit=limit, before=before)
     rows = Rows(tm).executions(tm, found)

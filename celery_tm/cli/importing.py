@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from ..management import TimeManagement
 from ..management.importing import SOURCES, Imported, ImportedEntry, Outcome
-from ..presentation import plain
+from ..presentation import Rows, plain
 from .common import actor_option, as_json, example, reason_option, with_tm
 from .output import show_one
+from .waiting import working
 
 WIDTH = 9
 
@@ -41,13 +43,28 @@ WIDTH = 9
 @with_tm
 def command(tm: TimeManagement, source: str, as_json: bool, **options: Any) -> None:
     """Import definitions."""
-    imported = tm.definitions.import_from(source, **options)
+    with working(f"importing from {source}"):
+        imported = tm.definitions.import_from(source, **options)
+    imported = _redacted(tm, imported)
     if as_json:
         show_one(_as_data(imported), json_wanted=True)
     else:
         _show(imported)
     if imported.refused:
         raise SystemExit(1)
+
+
+def _redacted(tm: TimeManagement, imported: Imported) -> Imported:
+    """Return what an import did with the arguments in it hidden as `tm_redact` says."""
+    redactor = Rows(tm).redactor
+
+    def shown(entry: ImportedEntry) -> ImportedEntry:
+        before, after = (
+            redactor.stated({name: pair[side] for name, pair in entry.changes.items()}, entry.task) for side in (0, 1)
+        )
+        return replace(entry, changes={name: (before[name], after[name]) for name in entry.changes})
+
+    return replace(imported, entries=[shown(entry) for entry in imported.entries])
 
 
 def _as_data(imported: Imported) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..presentation import Rows
 from ..producer import cancel as cancel_job
 from . import Group
 from .common import (
+    Word,
     actor_option,
     after_option,
     as_json,
@@ -41,7 +42,7 @@ def command() -> None:
 @command.command(
     "list", help="List jobs that are still owed, those due first in front.", epilog=example("jobs list --state pending")
 )
-@click.option("--state", metavar="STATE", help=f"Only in this state: {', '.join(JobState)}.")
+@click.option("--state", type=Word(JobState), metavar="STATE", help=f"Only in this state: {', '.join(JobState)}.")
 @task_option
 @click.option("--definition", metavar="NAME", shell_complete=complete_definitions, help="Only of this definition.")
 @click.option("--entity-id", metavar="ID", help="Only about this entity.")
@@ -75,7 +76,7 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     if as_json:
         show_one(story, json_wanted=True)
         return
-    told = {name: item for name, item in story.items() if name not in HIDDEN and (item is not None or name == "result")}
+    told = {name: item for name, item in story.items() if name not in HIDDEN and item is not None}
     job = story["job"] or {}
     told |= {name: job[name] for name in ("args", "kwargs", "dedupe_key", "entity_id") if job.get(name) is not None}
     show_one(told, json_wanted=False)

@@ -11,6 +11,7 @@ from ..domain.occurrence import OccurrenceState
 from ..management import TimeManagement
 from ..presentation import Rows
 from .common import (
+    Word,
     as_json,
     before_option,
     example,
@@ -34,7 +35,9 @@ COLUMNS = ("scheduled_at", "state", "reason", "started_at", "ended_at")
     epilog=example("occurrences nightly --state missed"),
 )
 @definition_argument()
-@click.option("--state", metavar="STATE", help=f"Only in this state: {', '.join(OccurrenceState)}.")
+@click.option(
+    "--state", type=Word(OccurrenceState), metavar="STATE", help=f"Only in this state: {', '.join(OccurrenceState)}."
+)
 @since_option
 @until_option
 @before_option

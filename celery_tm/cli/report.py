@@ -10,6 +10,7 @@ import click
 
 from ..domain.workflow import StepState
 from ..management import TimeManagement
+from ..presentation.rows import counted
 from .common import as_json, example, with_tm
 from .output import show, show_one
 
@@ -36,11 +37,6 @@ def command(tm: TimeManagement, occurrence: str, as_json: bool) -> None:
     show_one(header | {"steps": counted(report["counts"])}, json_wanted=False)
     click.echo()
     show([_row(step) for step in report["steps"]], columns=COLUMNS, json_wanted=False, empty="")
-
-
-def counted(counts: Mapping[str, int]) -> str:
-    """Return how many steps are in each state, in words."""
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def _told(name: str, value: Any) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from ..domain.codec import decode
-from ..domain.definition import Definition
 from ..domain.steps import read_steps
-from ..domain.workflow import Step, predecessors
+from ..domain.workflow import Mode, Step, predecessors
 from .output import show
 
 COLUMNS = ("step", "task", "arguments", "after", "else")
@@ -23,12 +22,12 @@ def number_of(steps: Sequence[Any]) -> str:
     return "1 step" if count == 1 else f"{count} steps"
 
 
-def show_steps(definition: Definition) -> None:
+def show_steps(steps: Sequence[Any] | None, mode: Mode) -> None:
     """Print the steps of a definition, if it has any."""
-    if not definition.steps:
+    if not steps:
         return
-    stages = read_steps(definition.steps)
-    before = predecessors(stages, definition.mode)
+    stages = read_steps(steps)
+    before = predecessors(stages, mode)
     click.echo("steps:")
     rows = [_row(step, before[step.name], stage) for stage in stages for step in stage]
     show(rows, columns=COLUMNS, json_wanted=False, empty="")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from ..domain.definition import Definition
 from ..management import TimeManagement
+from ..presentation import Rows
 from .common import actor_option, as_json, example, reason_option, with_tm
+from .completing import complete_groups, definition_argument
 from .output import show, show_one
-
-
-def standing(definition: Definition) -> str:
-    """Say whether a definition fires: on, paused, disabled or retired, and whether an edit of it waits."""
-    off = {"retired": definition.retired_at, "disabled": not definition.enabled, "paused": definition.paused}
-    words = [word for word, applies in off.items() if applies] or ["on"]
-    return ", ".join([*words, "edit waits"] if definition.next_edit else words)
 
 
 def _switch(action: str, about: str, line: str) -> click.Command:
     @click.command(action, help=about, epilog=example(line))
-    @click.argument("name", required=False)
-    @click.option("--group", help="Instead of NAME: every definition of this group, all or none.")
+    @definition_argument(required=False)
+    @click.option(
+        "--group", shell_complete=complete_groups, help="Instead of NAME: every definition of this group, all or none."
+    )
     @actor_option
     @reason_option
     @as_json
@@ -33,24 +27,15 @@ def _switch(action: str, about: str, line: str) -> click.Command:
         if (name is None) == (group is None):
             raise click.UsageError("name one definition, or pass --group")
         changed = getattr(tm, action)(name, group=group, actor=actor, reason=reason)
+        show_rows = Rows(tm)
         if name is not None:
-            show_one(_row(changed), json_wanted=as_json)
+            show_one(show_rows.switched_definition(changed), json_wanted=as_json)
             return
         columns = ("name", "is", "version", "next_run_at")
-        show([_row(one) for one in changed], columns=columns, json_wanted=as_json, empty="")
+        rows = [show_rows.switched_definition(one) for one in changed]
+        show(rows, columns=columns, json_wanted=as_json, empty="")
 
     return switch
-
-
-def _row(definition: Definition) -> dict[str, Any]:
-    return {
-        "name": definition.name,
-        "is": standing(definition),
-        "enabled": definition.enabled,
-        "paused": definition.paused,
-        "version": definition.version,
-        "next_run_at": definition.next_run_at,
-    }
 
 
 pause = _switch(
@@ -69,7 +54,7 @@ disable = _switch(
     help="Run a definition now, once, under its own overlap rule.",
     epilog=example('definitions trigger nightly --reason "the boss asked"'),
 )
-@click.argument("name")
+@definition_argument()
 @actor_option
 @reason_option
 @as_json
@@ -85,7 +70,7 @@ def trigger(tm: TimeManagement, name: str, actor: str | None, reason: str | None
     help="Delete a definition; its history stays, and a job of it that is owed still runs.",
     epilog=example("definitions remove nightly --yes"),
 )
-@click.argument("name")
+@definition_argument()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @actor_option
 @reason_option

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .output import console
 
-Say = Callable[[str], None]
-
 
 @contextmanager
-def working(on: str) -> Iterator[Say]:
-    """Turn a spinner while the block runs; what it yields changes the words beside it."""
+def working(on: str) -> Iterator[None]:
+    """Turn a spinner while the block runs."""
     if not sys.stderr.isatty():
-        yield lambda said: None
+        yield
         return
-    with console(stderr=True).status(f"{on} …") as status:
-        yield lambda said: status.update(f"{on} … {said}")
+    with console(stderr=True).status(f"{on} …"):
+        yield

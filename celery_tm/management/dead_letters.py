@@ -136,6 +136,8 @@ class DeadLetters:
 
     def _chosen(self, wanted: Wanted, expected: int | None) -> Sequence[str]:
         """Return the ids of those that fit, the oldest first; raise if they are not as many as expected."""
+        if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int) or expected < 0):
+            raise InvalidValue("expected", f"{shown(expected)} is not a count", "give the count that the preview told")
         with self._database.transaction(write=False) as tx:
             ids = lists.dead_letter_ids(tx, _letters(tx, wanted))
         if expected is not None and len(ids) != expected:

@@ -101,7 +101,7 @@ def log(installation: Installation, id: str, *, after: str | None, limit: int) -
 
 
 def _executions_of(tx: Transaction, id: str) -> dict[str, int | None]:
-    """Return the executions of a job, that of the attempt that runs included, or the one of this id; by id, with attempts."""
+    """Return the executions of a job, that of the attempt that runs too, or the one of this id, each with its attempt."""
     known: dict[str, int | None] = {one.id: one.attempt for one in attempts.of_job(tx, id)}
     job = owed.find(tx, id)
     if job is not None:

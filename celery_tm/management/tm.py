@@ -15,6 +15,7 @@ from ..domain.calendar import closures_of
 from ..domain.definition import Definition
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
+from ..domain.findings import Finding
 from ..domain.job import Job, checked_text
 from ..domain.occurrence import Occurrence
 from ..domain.paging import Page
@@ -39,6 +40,7 @@ from .backfilling import backfill
 from .calendars import Calendars
 from .dead_letters import DeadLetters
 from .definitions import Definitions
+from .doctor import doctor
 from .explaining import explain
 from .inline import RunSummary, run_due
 from .triggering import replay, trigger
@@ -156,6 +158,10 @@ class TimeManagement:
         """Return what is going on, or as if it were `at`; it costs the same however much there is."""
         return overview.status(self.installation.database, at=None if at is None else as_utc(at, field="at"))
 
+    def doctor(self) -> list[Finding]:
+        """Look at the tables, clocks, brokers, nodes and work for what is wrong, and say what to do about it."""
+        return doctor(self.installation)
+
     def glance(
         self,
         *,
@@ -252,7 +258,7 @@ class TimeManagement:
         )
 
     def prune(self) -> Pruned:
-        """Delete what is older than its retention."""
+        """Delete what is older than its retention, or beyond `tm_keep_rows`; return how many rows of each kind."""
         return prune(self.installation.database, self.settings)
 
     def trigger(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Occurrence:

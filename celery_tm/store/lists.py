@@ -55,8 +55,9 @@ def executions(
     """Return executions, the latest first: of a definition (by name), a task, an outcome …"""
     query = select(execution).where(*_equal(execution, equal | {"source": source}))
     query = query.where(*_between(execution.c.completed_at, since, until))
-    if equal.get("definition") is not None:
-        query = query.where(execution.c.definition.is_not(None))
+    for name in ("definition", "entity_id"):  # said, so that the indexes that are about these fit
+        if equal.get(name) is not None:
+            query = query.where(execution.c[name].is_not(None))
     if outcome is not None:
         query = query.where(execution.c.outcome == literal_column(f"'{outcome.value}'"))
         if outcome is not Outcome.SUCCEEDED:

@@ -1,16 +1,17 @@
-"""Which rows are old enough to go, kind by kind, each found by an index."""
+"""Which rows are old enough to go, kind by kind, each found by an index: by age, or because there are newer ones enough."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, or_, select
+from sqlalchemy import Column, Select, delete, exists, func, or_, select
 
 from ..domain.occurrence import OccurrenceState
 from . import tables
 from .database import Transaction
+from .dialects import Moment
 
 ENDED = tuple(state for state in OccurrenceState if state not in (
     OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING,
@@ -19,7 +20,28 @@ ENDED = tuple(state for state in OccurrenceState if state not in (
 
 def remove_old(tx: Transaction, kind: str, age: timedelta | None, *, limit: int) -> int:
     """Delete up to `limit` rows of a kind that are older than `age`, or past the retention they carry themselves."""
-    before = tx.now if age is None else tx.later(-age)
+    return remove_before(tx, kind, tx.now if age is None else tx.later(-age), limit=limit)
+
+
+def start_of_newest(tx: Transaction, kind: str, count: int) -> datetime | None:
+    """Return the instant of the first of the newest `count` rows of a kind; None if there are fewer."""
+    at = _AT[kind]
+    # By what has come: what is planned ahead pushes nothing out.
+    newest = select(at.label("at")).where(at <= tx.now).order_by(at.desc()).limit(count).subquery()
+    found, first = tx.execute(select(func.count(), func.min(newest.c.at)).select_from(newest)).one()
+    return first if found == count else None
+
+
+_AT: Mapping[str, Column[Any]] = {
+    "executions": tables.execution.c.completed_at,
+    "occurrences": tables.occurrence.c.scheduled_at,
+    "logs": tables.log.c.at,
+    "audit": tables.audit.c.at,
+}
+
+
+def remove_before(tx: Transaction, kind: str, before: Moment, *, limit: int) -> int:
+    """Delete up to `limit` rows of a kind that are from before an instant, those first that are from longest ago."""
     table, chosen = _OLD[kind](before)
     key = next(iter(table.primary_key.columns))
     found = tx.execute(chosen.limit(limit)).all()

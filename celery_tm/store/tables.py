@@ -139,6 +139,7 @@ execution = Table(
     Index("tm_execution_completed", "completed_at"),
     *partial("tm_execution_occurrence", "occurrence", where="occurrence IS NOT NULL"),
     *partial("tm_execution_definition", "definition", "completed_at", where="definition IS NOT NULL"),
+    *partial("tm_execution_entity", "entity_id", "completed_at", where="entity_id IS NOT NULL"),
     # Most succeed: whoever looks for the others does not read past those, and those cost nothing to write.
     *partial("tm_execution_trouble", "outcome", "completed_at", where="outcome <> 'succeeded'"),
     **OPTIONS,

@@ -21,7 +21,7 @@ def register(app: Any, base: Any) -> None:
 
     @app.task(name=PRUNE, base=base, shared=False, max_retries=3)
     def prune_old_rows() -> dict[str, Any]:
-        """Delete executions, occurrences, log lines, keys and audit lines that are older than their retention."""
+        """Delete executions, occurrences, log lines, keys and audit lines that are too old or too many."""
         installation = Installation.of(app)
         return asdict(prune(installation.database, installation.settings))
 

@@ -110,19 +110,20 @@ def _ask_broker(url: str) -> None:
 
 
 @contextmanager
-def own_database(name: str) -> Iterator[str]:
+def own_database(name: str, *, suffix: str = "") -> Iterator[str]:
     """Create a database of our own on a server, yield its URL, and drop it."""
+    own = RUN + suffix
     url = make_url(find(name) or "")
     engine = create_engine(with_driver(url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {RUN}"))
+        connection.execute(text(f"CREATE DATABASE {own}"))
         if name == "postgresql":  # it need not outlive the machine, so nobody waits for the disk
-            connection.execute(text(f"ALTER DATABASE {RUN} SET synchronous_commit = off"))
+            connection.execute(text(f"ALTER DATABASE {own} SET synchronous_commit = off"))
     try:
-        yield url.set(database=RUN).render_as_string(hide_password=False)
+        yield url.set(database=own).render_as_string(hide_password=False)
     finally:
         with engine.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {RUN}" + (" WITH (FORCE)" if name == "postgresql" else "")))
+            connection.execute(text(f"DROP DATABASE {own}" + (" WITH (FORCE)" if name == "postgresql" else "")))
         engine.dispose()
 
 

@@ -12,7 +12,7 @@ from celery_tm.errors import InvalidValue, TmError, UnknownSetting
 from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, Settings, read_settings
 
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
-OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight"}
+OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight", "tm_admins"}
 BAD: dict[str, list[Any]] = {
     "policy": [7, True, ["fixed"]],
     "text": [5, "", "  ", b"text", ["a"]],
@@ -24,6 +24,7 @@ BAD: dict[str, list[Any]] = {
     "patterns": [5, "*password*", {"a": 5}, [5], [""], [" a"], ["shop.pay:"], [":card"], [None]],
     "ports": [0, -1, 65_535, "9808", 1.5, True, [9808], {"beats": 1}, {"beat": 0}, {"worker": "9809"}, {"beat": 65_536}],
     "users": [5, "ann", {"a": 5}, [5], [""], ["ann "], [None]],
+    "rows": [5, ["logs"], {"logs": 0}, {"logs": "many"}, {"log": 5}, {"jobs": 5}, {1: 5}],
 }
 
 

@@ -188,6 +188,7 @@ JOB: dict[str, Schema] = {
     "actor": maybe(text("who made it")),
     "ended": maybe(mapping("how its body ended, while what follows it is handed on")),
     "carrier": maybe(text("the message that it shares with other jobs")),
+    "definition": maybe(text("name of the definition that it is of; null: deferred, or called directly")),
     "run": maybe(text("the run of a workflow that it belongs to")),
 }
 LETTER: dict[str, Schema] = {
@@ -214,6 +215,7 @@ EXECUTION = thing(
         "traceback": maybe(text("where")),
         "worker": maybe(text("which worker ran it")),
         "actor": maybe(text("who made the job")),
+        "definition": maybe(text("name of the definition that it was of")),
         "step": maybe(text("the step that it was of")),
     },
 )
@@ -234,6 +236,7 @@ STORY = thing(
         "progress": maybe(text("what its body last said")),
         "result": anything("what it returned, while its key is kept"),
         "reason": maybe(text("why it ended as it did")),
+        "definition": maybe(text("name of the definition that it is of")),
         "step": maybe(text("the step that it is of")),
         "run": maybe(text("the run of a workflow that it belongs to")),
     },
@@ -256,6 +259,7 @@ LOG_LINE = thing(
     {
         "id": whole("its number"),
         "execution": text("the execution that it is of"),
+        "attempt": maybe(whole("which attempt that was")),
         "at": instant("when"),
         "level": text("progress, or a level of Python's logging"),
         "message": text("what was said"),

@@ -31,7 +31,7 @@ STATUS = thing(
     "how everything stands, in one screen",
     {
         "now": instant("the database's clock"),
-        "schema": text("revision of the tables"),
+        "schema": maybe(text("revision of the tables")),
         "definitions": mapping("how many are on, paused, disabled and retired", COUNT),
         "jobs": mapping("how many are pending, due, waiting_for_turn, dispatched and running", COUNT),
         "lag": number("how long the oldest due job has waited, in seconds"),
@@ -44,6 +44,7 @@ STATUS = thing(
         "recent": mapping("executions of the last hour by outcome", COUNT),
         "occurrences_recent": mapping("occurrences of the last 24 hours by state", COUNT),
         "nodes": list_of(ref("Node"), "beats and workers"),
+        "cap": whole("where counts stop"),
         "capped": list_of(text("name of a count"), "counts that stopped at their limit: there are at least so many"),
     },
 )

@@ -7,17 +7,20 @@ revision = "0005"
 down_revision = "0004"
 
 TABLES = ("tm_job", "tm_dead_letter", "tm_execution")
-WHERE = {"tm_execution_definition": "definition IS NOT NULL", "tm_execution_trouble": "outcome <> 'succeeded'"}
-COLUMNS = {"tm_execution_definition": ("definition", "completed_at"), "tm_execution_trouble": ("outcome", "completed_at")}
+INDEXES = {
+    "tm_execution_definition": (("definition", "completed_at"), "definition IS NOT NULL"),
+    "tm_execution_entity": (("entity_id", "completed_at"), "entity_id IS NOT NULL"),
+    "tm_execution_trouble": (("outcome", "completed_at"), "outcome <> 'succeeded'"),
+}
 
 
 def upgrade() -> None:
     for table in TABLES:
         op.add_column(table, Column("definition", String(100)), schema=_schema())
         op.execute(_filled(table))
-    for name, columns in COLUMNS.items():
-        where = {} if _is_mysql() else {"postgresql_where": text(WHERE[name]), "sqlite_where": text(WHERE[name])}
-        op.create_index(name, "tm_execution", list(columns), schema=_schema(), **where)
+    for name, (columns, where) in INDEXES.items():
+        some = {} if _is_mysql() else {"postgresql_where": text(where), "sqlite_where": text(where)}
+        op.create_index(name, "tm_execution", list(columns), schema=_schema(), **some)
 
 
 def _filled(table: str) -> str:
@@ -43,7 +46,7 @@ def _schema() -> str | None:
 
 
 def downgrade() -> None:
-    for name in COLUMNS:
+    for name in INDEXES:
         op.drop_index(name, "tm_execution", schema=_schema())
     for table in TABLES:
         op.drop_column(table, "definition", schema=_schema())
