@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 COMMANDS = {
+    "status": ("status", "Show how everything stands, in one screen."),
+    "doctor": ("doctor", "Look for what is wrong, and say what to do about it."),
     "schema": ("schema", "Create, upgrade or check the tables."),
     "definitions": ("definitions", "Recurring definitions: list, show, add, edit, preview, load, export, pause, trigger …"),
     "import": ("importing", "Take over the entries of another scheduler: beat, django-celery-beat, redbeat …"),
@@ -20,7 +23,11 @@ COMMANDS = {
     "jobs": ("jobs", "Jobs that are still owed: list, show, cancel."),
     "dead-letters": ("dead_letters", "Jobs that will not be tried again by themselves: list, show, revive, purge."),
     "history": ("history", "The latest executions."),
+    "log": ("log", "What the bodies of a job's attempts have said."),
+    "audit": ("audit", "Who changed what, when and why."),
     "prune": ("prune", "Delete what is older than its retention."),
+    "flower": ("flower", "Run Flower with the pages of celery_tm in it."),
+    "completion": ("completion", "Print the script that completes commands and names in a shell."),
 }
 
 
@@ -49,6 +56,11 @@ class LazyGroup(Group):
             return None
         command: click.Command = import_module(f".{COMMANDS[cmd_name][0]}", __name__).command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without importing them."""
+        found = [CompletionItem(name, help=about) for name, (_, about) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -87,8 +87,8 @@ def _none(tm: TimeManagement, wanted: dict[str, Any]) -> str:
 def show_letter(tm: TimeManagement, id: str, as_json: bool) -> None:
     """Show one dead letter."""
     row = Rows(tm).letter_in_full(tm.dead_letters.get(id))
-    told = row if as_json else {name: item for name, item in row.items() if item is not None and item != {}}
-    show_one(told, json_wanted=as_json)
+    hidden = () if as_json else ("state", *(name for name, item in row.items() if item is None or item == {}))
+    show_one({name: item for name, item in row.items() if name not in hidden}, json_wanted=as_json)
 
 
 @command.command(

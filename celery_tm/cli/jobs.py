@@ -76,7 +76,7 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     if as_json:
         show_one(story, json_wanted=True)
         return
-    told = {name: item for name, item in story.items() if name not in HIDDEN and (item is not None or name == "result")}
+    told = {name: item for name, item in story.items() if name not in HIDDEN and item is not None}
     job = story["job"] or {}
     told |= {name: job[name] for name in ("args", "kwargs", "dedupe_key", "entity_id") if job.get(name) is not None}
     show_one(told, json_wanted=False)

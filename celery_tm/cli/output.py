@@ -26,7 +26,8 @@ PROSE = (
     "reason", "last_error", "error", "message", "progress", "text", "advice", "args", "kwargs", "changed", "why", "dates",
     "used_by", "before", "after", "arguments", "else", "schedule", "value",
 )  # fmt: skip
-NARROWEST, GAP, PIPED = 16, 2, 200
+NARROWEST, GAP, INDENT, SHORT, PIPED = 16, 2, 2, 30, 200
+BETWEEN = " · "
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("on", "succeeded", "completed", "ok", "added"), "green"),
     **dict.fromkeys(("running", "dispatched", "queued", "note"), "cyan"),
@@ -61,9 +62,12 @@ def show(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str], json_want
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, to: Console) -> None:
     """Print rows as a table, or where that does not fit as a few lines each."""
+    if to.is_terminal:  # a screen has no room for columns that say nothing
+        columns = [*columns[:1], *(name for name in columns[1:] if any(row.get(name) is not None for row in rows))]
     cells = [[styled(column, row.get(column)) for column in columns] for row in rows]
     if to.is_terminal and _needed(columns, cells) > to.width:
-        _print_cards(columns, cells, to)
+        for line in cells:
+            _print_card(dict(zip(columns, line, strict=True)), to)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
@@ -82,14 +86,35 @@ def _needed(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
     return total - GAP
 
 
-def _print_cards(columns: Sequence[str], cells: Sequence[Sequence[Text]], to: Console) -> None:
-    for line in cells:
-        title = Text("", end="").append_text(line[0])
-        title.stylize("bold")
-        to.print(title, end="\n")
-        told = [(column, cell) for column, cell in zip(columns[1:], line[1:], strict=True) if cell.plain != "–"]
-        for column, cell in told:
-            to.print(Padding(Text(f"{column.replace('_', ' ')}: ", style="dim").append_text(cell), (0, 0, 0, 2)))
+def _print_card(row: Mapping[str, Text], to: Console) -> None:
+    """Print a row as a few lines: what it is and how it stands, its short values together, each long one by itself."""
+    [first, *others] = row
+    title = row[first].copy()
+    title.stylize("bold")
+    for column in others:
+        if column in STATES:
+            title = Text("  ").join([title, row[column]])
+    to.print(title)
+    told = [column for column in others if column not in STATES and row[column].plain != "–"]
+    long = [column for column in told if column in PROSE and row[column].cell_len > SHORT]
+    lines = _packed([_labelled(column, row[column]) for column in told if column not in long], to.width - INDENT)
+    for line in [*lines, *(_labelled(column, row[column]) for column in long)]:
+        to.print(Padding(line, (0, 0, 0, INDENT)))
+
+
+def _labelled(column: str, value: Text) -> Text:
+    return Text.assemble((f"{column.replace('_', ' ')} ", "dim"), value)
+
+
+def _packed(parts: Sequence[Text], width: int) -> list[Text]:
+    """Return parts on as few lines as they fit on, none of them broken."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and lines[-1].cell_len + part.cell_len + len(BETWEEN) <= width:
+            lines[-1] = Text.assemble(lines[-1], (BETWEEN, "dim"), part)
+        else:
+            lines.append(part)
+    return lines
 
 
 def show_one(value: Mapping[str, Any], *, json_wanted: bool) -> None:

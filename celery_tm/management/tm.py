@@ -15,6 +15,7 @@ from ..domain.calendar import closures_of
 from ..domain.definition import Definition
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
+from ..domain.findings import Finding
 from ..domain.job import Job, checked_text
 from ..domain.occurrence import Occurrence
 from ..domain.paging import Page
@@ -39,6 +40,7 @@ from .backfilling import backfill
 from .calendars import Calendars
 from .dead_letters import DeadLetters
 from .definitions import Definitions
+from .doctor import doctor
 from .explaining import explain
 from .forecast import HOUR, Forecast, checked_hours, forecast
 from .inline import RunSummary, run_due
@@ -157,6 +159,10 @@ class TimeManagement:
     def status(self, at: datetime | None = None) -> Status:
         """Return what is going on, or as if it were `at`; it costs the same however much there is."""
         return overview.status(self.installation.database, at=None if at is None else as_utc(at, field="at"))
+
+    def doctor(self) -> list[Finding]:
+        """Look at the tables, clocks, brokers, nodes and work for what is wrong, and say what to do about it."""
+        return doctor(self.installation)
 
     def glance(
         self,

@@ -15,17 +15,22 @@ from ..domain.backfill import Backfilled
 from ..domain.definition import Definition, stated
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
+from ..domain.findings import Finding
 from ..domain.job import Job
 from ..domain.occurrence import Occurrence
+from ..domain.status import Status
+from ..store.audit import AuditLine
 from ..store.calendars import Calendar
 from ..store.dead_letters import DeadLetter
 from ..store.history import JobStory
+from ..store.logs import LogLine
 from ..store.versions import Version
 from .plain import plain
 from .redaction import Redactor
 
 if TYPE_CHECKING:
     from ..management import TimeManagement
+    from ..management.dead_letters import Affected
 
 COMING = 3
 
@@ -52,7 +57,9 @@ class Rows:
     """What one app shows of its records."""
 
     def __init__(self, tm: TimeManagement) -> None:
-        self.redactor = Redactor(tm.app, tm.settings.tm_redact)
+        # Not the settings in force: a rule that was stated too late for them is still to hide what it names.
+        rules = dict.fromkeys((*tm.settings.tm_redact, *tm.installation.stated_now().tm_redact))
+        self.redactor = Redactor(tm.app, tuple(rules))
 
     def definition(self, definition: Definition) -> dict[str, Any]:
         """Return a definition as it is kept; one of steps has no task of its own."""
@@ -142,11 +149,26 @@ class Rows:
         """Return a dead letter with its traceback."""
         return {**self.letter(letter), "traceback": letter.traceback}
 
-    def audit_line(self, line: Any) -> dict[str, Any]:
+    def audit_line(self, line: AuditLine) -> dict[str, Any]:
         """Return a line of the audit, with what was and what is."""
         row = plain(line)
         task = next((said["task"] for said in (row["after"], row["before"]) if said and said.get("task")), None)
         return row | {name: self.redactor.stated(row[name], task) for name in ("before", "after")}
+
+    def log_line(self, line: LogLine) -> dict[str, Any]:
+        """Return a progress or log line."""
+        row: dict[str, Any] = plain(line)
+        return row
+
+    def status(self, status: Status) -> dict[str, Any]:
+        """Return how everything stands."""
+        row: dict[str, Any] = plain(status)
+        return row
+
+    def finding(self, finding: Finding) -> dict[str, Any]:
+        """Return what doctor found."""
+        row: dict[str, Any] = plain(finding)
+        return row
 
     def explanation(self, explanation: Explanation) -> dict[str, Any]:
         """Return why a definition ran, or did not."""
@@ -154,7 +176,7 @@ class Rows:
         told = {"name": explanation.name, "at": plain(explanation.at), "answer": explanation.answer}
         return {**told, "lines": list(explanation.lines), "occurrence": None if found is None else self.occurrence(found)}
 
-    def affected(self, affected: Any) -> dict[str, Any]:
+    def affected(self, affected: Affected) -> dict[str, Any]:
         """Return how much an act on many dead letters would change, with some of them."""
         row = {one.name: plain(getattr(affected, one.name)) for one in fields(affected) if one.name != "sample"}
         return row | {"sample": [self.letter(letter) for letter in affected.sample]}

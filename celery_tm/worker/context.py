@@ -16,6 +16,7 @@ from ..errors import TmError
 from ..installation import Installation
 from ..store import jobs, logs
 from ..store.body import BodyTransaction
+from ..telling import tell_lost
 from .results import results_of
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class JobContext:
         self._lost = False
         self._unwritten: str | None = None
         self._written_at = 0.0
+        self._began: float | None = None
 
     @property
     def id(self) -> str:
@@ -189,8 +191,26 @@ class JobContext:
         self._stop = True
 
     def lose_lease(self) -> None:
-        """Note that the lease is gone."""
+        """Note that the lease is gone, and tell of it once."""
+        if not self._lost and self.installation is not None:
+            tell_lost(self.installation.app, self.job)
         self._lost = True
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how long the body has taken so far; None before it is called."""
+        return None if self._began is None else time.monotonic() - self._began
+
+    def enter(self) -> None:
+        """Note that the body is called now."""
+        self.entered = True
+        self._began = time.monotonic()
+
+
+def seconds_of(job: Job) -> float | None:
+    """Return how long the body of a job that runs here has taken."""
+    context = _current.get()
+    return context.seconds if context is not None and context.id == job.id else None
 
 
 def current_job() -> JobContext:

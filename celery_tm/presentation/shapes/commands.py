@@ -30,7 +30,10 @@ _SWITCHED = {
     "description": "the definition, or with --group a list",
 }
 _EFFECTIVE = mapping("settings by name", ref("EffectiveSetting"))
+_COMPLETION = thing("a shell's script", {"shell": text("which shell"), "script": text("what it has to read")})
 _ANSWERS: Mapping[str, Schema] = {
+    "status": ref("Status"),
+    "doctor": list_of(ref("Finding"), "what was found, the worst first"),
     "schema upgrade": _SCHEMA_UPGRADE,
     "schema check": _SCHEMA_CHECK,
     "definitions list": list_of(ref("Definition"), "the definitions, by name"),
@@ -72,10 +75,19 @@ _ANSWERS: Mapping[str, Schema] = {
     "jobs cancel": ref("Cancelled"),
     "dead-letters list": list_of(ref("DeadLetter"), "the dead letters, the latest first"),
     "dead-letters show": ref("DeadLetterInFull"),
-    "dead-letters revive": ref("Revived"),
-    "dead-letters purge": ref("Purged"),
+    "dead-letters revive": {
+        "anyOf": [ref("Revived"), ref("Affected")],
+        "description": "how many were revived, or with --dry-run what would be",
+    },
+    "dead-letters purge": {
+        "anyOf": [ref("Purged"), ref("Affected")],
+        "description": "how many were purged, or with --dry-run what would be",
+    },
     "history": list_of(ref("Execution"), "the executions, the latest first"),
+    "log": list_of(ref("LogLine"), "the lines, in order"),
+    "audit": list_of(ref("AuditLine"), "the lines, the latest first"),
     "prune": ref("Pruned"),
+    "completion": _COMPLETION,
 }
 
 
