@@ -21,7 +21,7 @@ from celery_tm.domain.execution import Outcome
 from celery_tm.store import tables
 
 FOLDER = Path(os.environ.get("TM_SHOP_FOLDER", ".")).resolve()
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 LONG = "weekly newsletter for the Nordic countries, the Baltic states and the Netherlands"
 
 app: Celery = easy_app(
@@ -56,7 +56,7 @@ def expire_carts() -> int:
 @app.task(bind=True, name="shop.print_labels", max_retries=1, retry={"kind": "fixed", "delay": "2s"})
 def print_labels(self: Task, carrier: str, api_token: str = "") -> str:
     self.job.log(f"asking {carrier}")
-    if not (FOLDER / "carrier-is-back").exists() and self.job.scheduled_at.hour % 9 == 4:
+    if not (FOLDER / "carrier-is-back").exists() and self.job.scheduled_at.hour % 7 == 4:
         self.job.log("no answer within 10 s", level="warning")
         raise ConnectionError(f"the carrier {carrier} does not answer")
     return "12 labels"
@@ -89,9 +89,9 @@ def render(kind: str) -> str:
     return kind
 
 
-@app.task(name="shop.invoices.send", max_retries=0)
-def send() -> str:
-    if not (FOLDER / "carrier-is-back").exists():
+@app.task(bind=True, name="shop.invoices.send", max_retries=0)
+def send(self: Task) -> str:
+    if not (FOLDER / "carrier-is-back").exists() and self.job.scheduled_at.day % 2:
         raise OSError("smtp.example.org refused the connection <mail@example.org>")
     return "38 sent"
 
@@ -122,20 +122,21 @@ DEFINITIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def furnish(*, days: float = 2, outage: tuple[float, float] = (13, 7), say: Callable[[str], None] = lambda _: None) -> None:
-    """Let the shop live through some days until now. No beat ran between so many hours ago: what was due was missed."""
+def furnish(*, days: float = 3, say: Callable[[str], None] = lambda _: None) -> None:
+    """Let the shop live through some days until now. Last night no beat ran: what was due was missed."""
     tm.upgrade()
     now = datetime.now(UTC)
+    night = (now - 7 * HOUR).replace(hour=0, minute=40)
     start = (now - timedelta(days=days)).replace(minute=1, second=0, microsecond=0)
     with clock.moved_to(start):
         for values in DEFINITIONS:
             tm.definitions.add(actor="ann", **values)
     moment = start
     while moment < now - 2 * MINUTE:
-        if not now - outage[0] * HOUR < moment < now - outage[1] * HOUR:
+        if not night < moment < night + 6 * HOUR:
             change_things(moment, hours_ago=(now - moment) / HOUR)
             tm.run_due_jobs(now=moment, limit=1000)
-        moment += 15 * MINUTE
+        moment = max(moment + MINUTE, min(one.next_run_at for one in tm.definitions.list() if one.next_run_at)) + SECOND
         say(f"{moment:%a %H:%M}")
     tm.run_due_jobs(now=now - MINUTE, limit=1000)
     add_jobs(now)
@@ -149,7 +150,7 @@ def change_things(moment: datetime, *, hours_ago: float) -> None:
         ("disable", 40, lambda: tm.disable("legacy export", actor="ann", reason="replaced by the new interface")),
         ("edit", 30, lambda: tm.definitions.update(
             "stock levels", schedule="0 * * * *", queue=None, priority=3, actor="ann", reason="before the reports")),
-        ("trigger", 5, lambda: tm.trigger("nightly rates", actor="bob", reason="the night was missed")),
+        ("trigger", 5, lambda: tm.trigger("reindex search", actor="bob", reason="new products")),
     ]  # fmt: skip
     for name, due, act in acts:
         if due >= hours_ago > due - 1 and name not in _done:

@@ -19,9 +19,9 @@ from ..charts import Mark, timeline
 from .common import Action, Page
 from .reading import present, success_rate
 from .schedules import actions_of
-from .words import When, as_json, differences, read_instant, roughly, took
+from .words import When, changes, plainly, read_instant, roughly, took
 
-PAST, COMING, VERSIONS = 40, 12, 20
+PAST, COMING, VERSIONS = 30, 12, 20
 REPLAYABLE = ("completed", "failed", "cancelled", "stale", "skipped", "missed", "coalesced")
 
 
@@ -78,7 +78,7 @@ class DefinitionPage(Page):
             "coming": [self.coming(definition, instant, now) for instant in coming],
             "past": [self.past(definition, one, now, told) for one in past],
             "older": self.address("tm_definition", name, before=past.next) if past.next else None,
-            "stated": [(field, as_json(value)) for field, value in rows.stated(definition).items()],
+            "stated": [(field, plainly(value)) for field, value in rows.stated(definition).items()],
             "edit": self.waiting_edit(definition, rows, now),
             "versions": self.versions(tm, rows, name, now),
             "actions": actions_of(self, definition),
@@ -129,7 +129,7 @@ class DefinitionPage(Page):
         """Return an instant that was decided."""
         late = (one.started_at - one.scheduled_at) if one.started_at else timedelta(0)
         replay = Action(label="Replay", to=self.api("occurrences", one.id, "replay"), style="primary")
-        notes = [("recovered", one.is_recovery), ("replay", one.replay_of is not None)]
+        notes = [("caught up", one.is_recovery and one.started_at is not None), ("replay", one.replay_of is not None)]
         return Instant(
             at=self.at(one.scheduled_at, now, definition.timezone),
             state=str(one.state),
@@ -149,7 +149,7 @@ class DefinitionPage(Page):
         if edit is None:
             return None
         values = rows.redactor.stated(edit.values, definition.task)
-        shown = [(field, as_json(value)) for field, value in values.items()]
+        shown = [(field, plainly(value)) for field, value in values.items()]
         return {"values": shown, "after": self.at(edit.after, now, definition.timezone), "actor": edit.actor}
 
     def versions(self, tm: TimeManagement, rows: Rows, name: str, now: datetime) -> list[Mapping[str, Any]]:
@@ -160,10 +160,7 @@ class DefinitionPage(Page):
             {
                 "version": one,
                 "at": self.at(one.at, now),
-                "changes": [
-                    (field, None if old is None else as_json(old), None if new is None else as_json(new))
-                    for field, old, new in differences(shown[place + 1] if place + 1 < len(found) else {}, shown[place])
-                ],
+                "changes": changes(shown[place + 1] if place + 1 < len(found) else {}, shown[place]),
                 "is_first": one.version == 1,
             }
             for place, one in enumerate(found[:VERSIONS])

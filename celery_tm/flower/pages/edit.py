@@ -23,7 +23,7 @@ from ...scheduler.horizon import Difference
 from ..operations.asking import NESTED, Operation, mapping, read_form, text, whole
 from .common import Page
 from .reading import present
-from .words import as_json, differences
+from .words import as_json, changes
 
 WITHIN = "7d"
 SHOWN = 12  # instants of each kind
@@ -37,7 +37,7 @@ class Field:
     label: str
     value: str
     hint: str = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
     is_long: bool = False
 
 
@@ -75,6 +75,18 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "gap": tuple(map(str, Gap)),
     "fold": ("", *map(str, Fold)),
 }
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    "overlap": {
+        "skip": "skip the new one", "queue": "run it afterwards", "queue_one": "run at most one afterwards",
+        "allow": "run both", "replace": "cancel the running one",
+    },
+    "recovery": {
+        "all": "run all of them", "last": "run the last", "skip": "run none", "bounded": "run the last few",
+        "compressed": "one run stands for all",
+    },
+    "gap": {"shift": "run at the first valid time", "skip": "leave it out"},
+    "fold": {"": "as the schedule likes", "first": "the first time", "second": "the second time", "both": "both times"},
+}  # fmt: skip
 LONG = frozenset({"args", "kwargs"})
 FORM = Operation(
     name="preview",
@@ -130,10 +142,7 @@ class EditPage(Page):
         new = {name: value for name, value in new.items() if not (name in values and values[name] is None)}
         hidden = rows.redactor.stated(old), rows.redactor.stated(new)
         return {
-            "changes": [
-                (field, None if was is None else as_json(was), None if will is None else as_json(will))
-                for field, was, will in differences(*hidden)
-            ],
+            "changes": changes(*hidden),
             "changed_names": sorted(values),
             **self.instants(tm, definition, values, difference),
         }
@@ -193,7 +202,14 @@ def _field(entry: tuple[str, str, str], now: Mapping[str, Any], definition: Defi
     if isinstance(value, dict):
         default = as_json(value)
     shown = typed.get(NESTED + name, default)
-    return Field(name=name, label=label, value=shown, hint=hint, choices=CHOICES.get(name, ()), is_long=name in LONG)
+    return Field(name=name, label=label, value=shown, hint=hint, choices=_choices(name), is_long=name in LONG)
+
+
+def _choices(name: str) -> tuple[tuple[str, str], ...]:
+    """Return what a field can be, each with what it means."""
+    meanings = MEANINGS.get(name, {})
+    known = CHOICES.get(name, ())
+    return tuple((one, f"{one}: {meanings[one]}" if one and one in meanings else meanings.get(one, one)) for one in known)
 
 
 def _values(fields: list[Field]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from ...management import TimeManagement
 from ...presentation import Rows
 from .common import PAGE, Page
 from .reading import present
-from .words import as_json, differences
+from .words import Change, changes
 
 FILTERS = ("name", "task", "outcome", "source", "entity_id", "worker")
 
@@ -65,6 +65,8 @@ class AuditPage(Page):
                     "line": line,
                     "at": self.at(line.at, now),
                     "href": self.place_of(line.object),
+                    "kind": line.object.partition(":")[0],
+                    "name": line.object.partition(":")[2],
                     "changes": _changes(rows.audit_line(line)),
                 }
                 for line in found
@@ -81,11 +83,6 @@ class AuditPage(Page):
         return self.reverse_url(pages[kind], name) if kind in pages and name else None
 
 
-def _changes(row: Mapping[str, Any]) -> list[tuple[str, str | None, str | None]]:
+def _changes(row: Mapping[str, Any]) -> list[Change]:
     """Return what was and what is, field by field, without the version that every change has."""
-    both = differences(row["before"] or {}, row["after"] or {})
-    return [
-        (field, None if was is None else as_json(was), None if now is None else as_json(now))
-        for field, was, now in both
-        if field not in ("version", "id")
-    ]
+    return [one for one in changes(row["before"] or {}, row["after"] or {}) if one[0] not in ("version", "id")]

@@ -13,7 +13,7 @@ from ...presentation import Rows
 from ...store.history import JobStory
 from .common import PAGE, Action, Page
 from .reading import present
-from .words import as_json, share_of
+from .words import plainly, share_of
 
 LINES = 200
 STATES = tuple(str(state) for state in JobState)
@@ -129,8 +129,4 @@ class JobPage(Page):
         job = rows.job(story.job)
         names = ("args", "kwargs", "dedupe_key", "entity_id", "scope", "queue", "priority", "max_retries", "retry", "source")
         more = ("expires_at", "timeout", "concurrency_key", "lease_until", "claimed_by", "dispatches", "created_at")
-        return [(name, _shown(job[name])) for name in (*names, *more) if job[name] not in (None, "", {}, [])]
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else as_json(value)
+        return [(name, plainly(job[name])) for name in (*names, *more) if job[name] not in (None, "", {}, [])]

@@ -31,7 +31,8 @@ class OneRun:
         """Return the definition's name, also after that was removed."""
         if self.definition is not None:
             return self.definition.name
-        return next((one.definition for one in (*self.attempts, *self.owed) if one.definition), None)
+        names = [one.definition for one in self.attempts] + [one.definition for one in self.owed]
+        return next((name for name in names if name), None)
 
 
 def present(tm: TimeManagement) -> datetime:

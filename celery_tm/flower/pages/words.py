@@ -100,6 +100,25 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def plainly(value: Any) -> str:
+    """Return a value as people write it: text as it is, what is short in one line, the rest as JSON."""
+    if isinstance(value, str):
+        return value
+    short = json.dumps(value, ensure_ascii=False, default=str)
+    return short if len(short) <= 60 else as_json(value)
+
+
+Change = tuple[str, str | None, str | None]
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return what differs between two statements, as words."""
+    return [
+        (field, None if was is None else plainly(was), None if now is None else plainly(now))
+        for field, was, now in differences(old, new)
+    ]
+
+
 def read_instant(text: str, *, field: str, zone: str = "UTC") -> datetime:
     """Return what somebody typed as an instant; without an offset it is on the clocks of `zone`."""
     try:

@@ -18,16 +18,17 @@
       var date = new Date(time.dateTime);
       if (isNaN(date)) { return; }
       time.title = date.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
-      var own = time.parentNode.querySelector(".tm-own");
-      var zone = own ? own.textContent.trim().split(" ").pop() : "UTC";
+      var clocks = time.parentNode.querySelector(".tm-clocks");
+      var zone = clocks ? clocks.dataset.zone : "UTC";
       var here = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
       var mine = offset(here, date);
       try { if (mine === offset("UTC", date) || mine === offset(zone, date)) { return; } } catch (error) { return; }
-      if (time.parentNode.querySelector(".tm-mine")) { return; }
+      if (!clocks || clocks.querySelector(".tm-mine")) { return; }
       var span = document.createElement("span");
       span.className = "tm-mine";
-      span.textContent = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" }) + " your time";
-      (own || time).after(span);
+      span.textContent = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }) + " yours";
+      span.title = "on your clock, " + here;
+      clocks.append(" ", span);
     });
   }
 
