@@ -17,6 +17,7 @@ from tornado.web import url
 
 from ..errors import FlowerUnfit
 from .base import STATIC, StaticHandler
+from .figures import install_figures
 from .pages import PAGES
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,6 +53,7 @@ def install() -> None:
     _check_hooks()
     urls.handlers[-1:-1] = added()  # before the last rule, which answers 404 to everything
     urls.settings["template_loader"] = OverlayLoader(urls.settings["template_path"], autoescape="xhtml_escape")
+    install_figures()
 
 
 def added() -> list[URLSpec]:
