@@ -119,6 +119,11 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     ]
 
 
+def code_in(text: str) -> list[tuple[bool, str]]:
+    """Return the parts of a text, and of each whether it stands between backticks, as commands do."""
+    return [(place % 2 == 1, part) for place, part in enumerate(text.split("`")) if part]
+
+
 def read_instant(text: str, *, field: str, zone: str = "UTC") -> datetime:
     """Return what somebody typed as an instant; without an offset it is on the clocks of `zone`."""
     try:
