@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 
+import click
 from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -38,7 +39,7 @@ class AppFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the figures; a database that takes its time counts as away until it has answered."""
         try:
-            installation = Installation.current()
+            installation = _installation()
         except TmError:
             return
         if self._found is None or self._found.installation is not installation:
@@ -49,6 +50,13 @@ class AppFigures(Collector):
             yield from self._asked.result(self._patience)
         except TookTooLong:
             yield GaugeMetricFamily(UP.name, UP.about, value=0.0)
+
+
+def _installation() -> Installation:
+    """Return that of the app which `celery -A` was started with, else of Celery's current one."""
+    context = click.get_current_context(silent=True)
+    app = getattr(context.obj, "app", None) if context else None
+    return Installation.current() if app is None else Installation.of(app)
 
 
 def _listed(collector: StateCollector) -> list[Metric]:
