@@ -1,4 +1,4 @@
-"""Writes the pages that only repeat what the code says: states, settings, errors, events, tables and commands.
+"""Writes the pages that only repeat what the code says: states, settings, errors, events, metrics, tables and commands.
 
 `python docs/generate.py` writes them; with `--check` it writes nothing, names the pages that are stale and exits with 1.
 What the code cannot say (why an occurrence moves, what a table is for) stands here, and a missing entry is an error.
@@ -19,6 +19,7 @@ from generated.api import api_page
 from generated.commands import commands_page
 from generated.json_shapes import json_page
 from generated.markdown import code, first_line, page, table
+from generated.metrics import metrics_page
 from sqlalchemy import Boolean, Column, Index, Integer, String, Table, UniqueConstraint
 
 from celery_tm import errors, events
@@ -273,7 +274,7 @@ ABOUT: Mapping[str, str] = {
     "tm_mark": "Small facts that all nodes share: `tzdata`, the tz database that the plans were made with.",
     "tm_log": "A progress or log line of one execution.",
     "tm_audit": "Who changed what. Background work, and calls that name no actor, are `SYSTEM`.",
-    "tm_node": "A running beat, by when it was last seen. A beat that stops in order removes its row; "
+    "tm_node": "A running beat or worker, by when it was last seen. One that stops in order removes its row; "
     "one that was killed leaves it.",
 }
 UNUSED: Mapping[str, frozenset[str]] = {
@@ -361,6 +362,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/errors.md": errors_page,
     "reference/events.md": events_page,
+    "reference/metrics.md": metrics_page,
     "reference/tables.md": tables_page,
     "reference/commands.md": commands_page,
     "reference/json.md": json_page,

@@ -93,6 +93,12 @@ class SharedTally(Tally):
         """Start from nothing, in files of its own."""
         super().begin_anew()
         self._merging = threading.Lock()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of this process' files."""
+        for file in self._files.values():
+            file.close()
         self._files = {}
 
     def values(self) -> dict[str, float]:

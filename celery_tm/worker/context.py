@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.execution import LOG_LEVELS, MAX_MESSAGE, cut
 from ..domain.ids import execution_id
 from ..domain.job import Job
-from ..errors import TmError
+from ..errors import InvalidValue, TmError, nearest, shown
 from ..installation import Installation
 from ..store import jobs, logs
 from ..store.body import BodyTransaction
@@ -154,7 +154,11 @@ class JobContext:
             self.flush()
 
     def log(self, message: str, *, level: str = "info") -> None:
-        """Keep a line with this execution."""
+        """Keep a line with this execution, marked "debug", "info", "warning" or "error"."""
+        if level not in LOG_LEVELS:
+            near = nearest(str(level), LOG_LEVELS)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
         self._write(lambda tx: logs.write(tx, self.execution_id, level, str(message)))
 
     def flush(self) -> None:
