@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import select, update
 
-from celery_tm import Task, TimeManagement, clock, easy_app
+from celery_tm import Task, TimeManagement, clock, defer, easy_app
 from celery_tm.domain.execution import Outcome
 from celery_tm.store import tables
 
@@ -164,8 +164,6 @@ _done: set[str] = set()
 
 def add_jobs(now: datetime) -> None:
     """Defer some jobs: in the future, and some that fail for good."""
-    from celery_tm import defer
-
     with clock.moved_to(now - 40 * MINUTE):
         for order in range(4711, 4717):
             defer(call_carrier.s(order), key=f"carrier:{order}", entity_id=str(order), delay=MINUTE)
