@@ -200,7 +200,7 @@ class ApiHandler(TmHandler, BaseApiHandler):
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=UTF-8")
         # `<` inside strings is written so that even a browser that guesses finds no element.
-        self.finish(json.dumps(body, ensure_ascii=False).replace("<", "\\u003c"))
+        self.finish(json.dumps(body).replace("<", "\\u003c"))
 
     @property
     def wants_page(self) -> bool:

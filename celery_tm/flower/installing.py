@@ -40,6 +40,15 @@ class OverlayLoader(template.Loader):
         return template.Template(text, name=name, loader=self)
 
 
+def make_loader(flowers: str) -> OverlayLoader:
+    """Return the loader of all templates. Arguments may hold halves of characters, which no page can: they become marks."""
+    return OverlayLoader(flowers, autoescape="xhtml_escape", namespace={"_tt_utf8": _utf8})
+
+
+def _utf8(text: Any) -> Any:
+    return text.encode("utf-8", "replace") if isinstance(text, str) else text
+
+
 def with_entry(navbar: str) -> str:
     """Return Flower's menu with our entry at its end."""
     head, end, tail = navbar.partition("</ul>")
@@ -52,7 +61,7 @@ def install() -> None:
         return
     _check_hooks()
     urls.handlers[-1:-1] = added()  # before the last rule, which answers 404 to everything
-    urls.settings["template_loader"] = OverlayLoader(urls.settings["template_path"], autoescape="xhtml_escape")
+    urls.settings["template_loader"] = make_loader(urls.settings["template_path"])
     install_figures()
 
 
@@ -60,7 +69,7 @@ def added() -> list[URLSpec]:
     """Return the rules that are added to Flower: `url`, for Flower drops the arguments of plain tuples under a prefix."""
     from .routes import api_rules
 
-    static = url(r"/tm/static/(.+)", StaticHandler, {"path": str(STATIC)}, name="tm_static")
+    static = url(r"/tm/static/([\w.-]+)", StaticHandler, {"path": str(STATIC)}, name="tm_static")
     pages = [url(path, handler, name=name) for path, handler, name in PAGES]
     return [static, *api_rules(), *pages]
 

@@ -403,6 +403,27 @@ def test_a_database_that_is_away_is_said_and_flower_goes_on(tmp_path: Path) -> N
     app.close()
 
 
+def test_settings_that_are_wrong_are_said(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = make_app({"broker_url": "memory://", "tm_database_url": url, "tm_reduct": ["x"]})
+    with serving(app) as flower:
+        ann = flower.client()
+        for answer in (ann.get(of("status")), ann.post(of("definitions", "x", "pause"))):
+            assert "did you mean 'tm_redact'" in refused(answer, 503, "unknown_setting")
+        page = ann.open("/tm")
+        assert page.status == 503
+        assert "tm_redact" in page.text
+    app.close()
+
+
+def test_odd_arguments_are_shown_all_the_same(ann: Client, tm: TimeManagement) -> None:
+    odd = ["\ud800", "\x00", 10**400, "\u2028", {"": None}]
+    tm.definitions.add(name="odd", task="effect", schedule="@daily", args=odd)
+    assert ok(ann.get(of("definitions", "odd")))["stated"]["args"] == odd
+    for path in ("/tm/definition/odd", "/tm/definition/odd/edit"):
+        assert ann.open(path).status == 200
+
+
 # Programs, prefixes, other ways to log in
 
 

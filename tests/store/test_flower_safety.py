@@ -113,6 +113,13 @@ def test_with_credentials_it_is_another_answer(flower: Served) -> None:
     assert found["/tm"] == found["/api/tm/openapi.json"] == 200
 
 
+def test_files_of_other_folders_are_not_served(flower: Served) -> None:
+    ann = flower.client(ANN)
+    assert ann.get("/tm/static/tm.css").status == 200
+    for path in ("..%2fbase.py", "../base.py", "%2e%2e/base.py", "/etc/passwd", "%2fetc%2fpasswd", "%00", "."):
+        assert ann.get(f"/tm/static/{path}").status in (403, 404), path
+
+
 # What other sites send
 
 ELSEWHERE = {

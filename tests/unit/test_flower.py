@@ -52,6 +52,11 @@ def test_every_template_of_ours_can_be_read() -> None:
         loader.load(name)
 
 
+def test_half_a_character_becomes_a_mark_and_the_rest_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "some.html").write_text("{{ said }}")
+    assert installing.make_loader(str(tmp_path)).load("some.html").generate(said="\ud800<ü>") == "?&lt;ü&gt;".encode()
+
+
 def test_installing_twice_changes_nothing_more() -> None:
     install()
     before = list(urls.handlers), dict(urls.settings)
