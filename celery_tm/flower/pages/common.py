@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
-
-from tornado.escape import url_escape
+from urllib.parse import quote, urlencode
 
 from ...errors import InvalidValue
 from ...management import TimeManagement
@@ -64,12 +62,15 @@ class Page(PageHandler):
     def address(self, page: str, *path: str, **query: Any) -> str:
         """Return the address of a page with what stands after `?`; what is empty is left out."""
         said = urlencode({name: value for name, value in query.items() if value not in (None, "", [])}, doseq=True)
-        return self.reverse_url(page, *path) + (f"?{said}" if said else "")
+        place = self.reverse_url(page, *("~" for _ in path))  # Tornado would leave the `/` of a name as it is
+        for part in path:
+            place = place.replace("~", quote(part, safe=""), 1)
+        return place + (f"?{said}" if said else "")
 
     def api(self, *parts: str) -> str:
         """Return the address of an API route."""
         root = self.reverse_url("tm").removesuffix("/tm")  # Flower's prefix, if it has one
-        return "/".join([f"{root}/api/tm", *(url_escape(part, plus=False) for part in parts)])
+        return "/".join([f"{root}/api/tm", *(quote(part, safe="") for part in parts)])
 
     def filters(self, *names: str) -> dict[str, Any]:
         """Return the filters that were given, as they were typed."""

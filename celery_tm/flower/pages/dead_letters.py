@@ -43,7 +43,7 @@ class DeadLettersPage(Page):
         return {
             "letter": letter,
             "job": job,
-            "href": self.reverse_url("tm_job", letter.id),
+            "href": self.address("tm_job", letter.id),
             "definition": self.to_definition(job.definition) if job.definition else None,
             "buried_at": self.at(letter.buried_at, now),
             "actions": [Action(label="Revive", to=self.api("dead-letters", letter.id, "revive"), style="primary")],
@@ -76,7 +76,7 @@ class PreviewPage(Page):
             "oldest": self.at(affected.oldest, now),
             "newest": self.at(affected.newest, now),
             "sample": [
-                (letter, self.reverse_url("tm_job", letter.id), self.at(letter.buried_at, now)) for letter in affected.sample
+                (letter, self.address("tm_job", letter.id), self.at(letter.buried_at, now)) for letter in affected.sample
             ],
         }
 

@@ -21,7 +21,7 @@ from .reading import present, success_rate
 from .schedules import actions_of
 from .words import When, changes, plainly, read_instant, roughly, took
 
-PAST, COMING, VERSIONS = 30, 12, 20
+PAST, COMING, VERSIONS, NEAREST = 30, 12, 20, 3
 REPLAYABLE = ("completed", "failed", "cancelled", "stale", "skipped", "missed", "coalesced")
 
 
@@ -71,18 +71,18 @@ class DefinitionPage(Page):
             "told": told,
             "asked": asked,
             "answer_at": self.at(told.at, now, zone),
-            "answer_run": self.reverse_url("tm_run", told.occurrence.id) if told.occurrence else None,
+            "answer_run": self.address("tm_run", told.occurrence.id) if told.occurrence else None,
             "asked_local": (asked or told.at).astimezone(ZoneInfo(zone)).strftime("%Y-%m-%dT%H:%M"),
             "chart": self.chart(definition, past, coming, now),
             "rate": success_rate([one.state for one in past]),
-            "coming": [self.coming(definition, instant, now) for instant in coming],
+            "coming": [self.coming(definition, instant, now) for instant in nearest(coming, now)],
             "past": [self.past(definition, one, now, told) for one in past],
             "older": self.address("tm_definition", name, before=past.next) if past.next else None,
             "stated": [(field, plainly(value)) for field, value in rows.stated(definition).items()],
             "edit": self.waiting_edit(definition, rows, now),
             "versions": self.versions(tm, rows, name, now),
             "actions": actions_of(self, definition),
-            "edit_page": self.reverse_url("tm_edit", name),
+            "edit_page": self.address("tm_edit", name),
             "history": self.address("tm_history", name=name),
             "audit": self.address("tm_audit", object=f"definition:{name}"),
         }
@@ -136,7 +136,7 @@ class DefinitionPage(Page):
             reason=one.reason,
             why=self.to_definition(definition.name, one.scheduled_at),
             is_asked=told.occurrence is not None and told.occurrence.id == one.id,
-            run=self.reverse_url("tm_run", one.id),
+            run=self.address("tm_run", one.id),
             took=took(one.started_at, one.ended_at),
             late=roughly(late.total_seconds()) if late > timedelta(seconds=5) else None,
             note=", ".join(word for word, applies in notes if applies) or None,
@@ -165,3 +165,9 @@ class DefinitionPage(Page):
             }
             for place, one in enumerate(found[:VERSIONS])
         ]
+
+
+def nearest(coming: Sequence[datetime], now: datetime) -> list[datetime]:
+    """Return the last instants that are overdue and the first that are still to come."""
+    overdue = [instant for instant in coming if instant <= now]
+    return overdue[-NEAREST:] + [instant for instant in coming if instant > now][:NEAREST]

@@ -175,7 +175,7 @@ class EditPage(Page):
             "version": typed.get("version", str(definition.version)),
             "save": self.api("definitions", definition.name, "edit"),
             "back": self.to_definition(definition.name),
-            "preview_at": self.reverse_url("tm_edit", definition.name),
+            "preview_at": self.address("tm_edit", definition.name),
             "refusal": None, "nothing": False, "changes": [], "changed_names": [], "difference": None,
             "counts": {}, "instants": [], "looked_until": None, "typed": typed,
         }  # fmt: skip

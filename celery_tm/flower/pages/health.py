@@ -36,7 +36,7 @@ class HealthPage(Page):
             "code_in": code_in,
             "oldest": status.oldest_due,
             "oldest_at": self.at(status.oldest_due.run_at, now) if status.oldest_due else None,
-            "oldest_href": self.reverse_url("tm_job", status.oldest_due.id) if status.oldest_due else None,
+            "oldest_href": self.address("tm_job", status.oldest_due.id) if status.oldest_due else None,
         }
 
     def findings(self, tm: TimeManagement) -> Sequence[Finding]:

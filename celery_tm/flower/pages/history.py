@@ -33,8 +33,8 @@ class HistoryPage(Page):
                 {
                     "one": one,
                     "step": steps.get(one.job),
-                    "href": self.reverse_url("tm_job", one.job),
-                    "run": self.reverse_url("tm_run", one.occurrence) if one.occurrence else None,
+                    "href": self.address("tm_job", one.job),
+                    "run": self.address("tm_run", one.occurrence) if one.occurrence else None,
                     "definition": self.to_definition(one.definition) if one.definition else None,
                     "ended": self.at(one.completed_at, now),
                 }
@@ -80,7 +80,7 @@ class AuditPage(Page):
         """Return the page of what was changed, if it has one."""
         kind, _, name = what.partition(":")
         pages = {"definition": "tm_definition", "job": "tm_job", "occurrence": "tm_run"}
-        return self.reverse_url(pages[kind], name) if kind in pages and name else None
+        return self.address(pages[kind], name) if kind in pages and name else None
 
 
 def _changes(row: Mapping[str, Any]) -> list[Change]:

@@ -47,7 +47,7 @@ class JobsPage(Page):
         """Return a job as a line of the table."""
         return {
             "job": job,
-            "href": self.reverse_url("tm_job", job.id),
+            "href": self.address("tm_job", job.id),
             "definition": self.to_definition(job.definition) if job.definition else None,
             "stands": stands(job, now),
             "run_at": self.at(job.run_at, now),
@@ -84,7 +84,7 @@ class JobPage(Page):
             "letter": letter,
             "stands": "dead letter" if letter else stands(story.job, now) if story.job else str(story.state).lower(),
             "definition": self.to_definition(story.definition) if story.definition else None,
-            "run": self.reverse_url("tm_run", story.run) if story.run else None,
+            "run": self.address("tm_run", story.run) if story.run else None,
             "occurrence": self.occurrence(story),
             "in_flower": self.reverse_url("task", story.id),
             "run_at": self.at(story.run_at, now),
@@ -112,7 +112,7 @@ class JobPage(Page):
         """Return the address of the occurrence that the job is of."""
         ids = [story.job.occurrence if story.job else None, *(one.occurrence for one in story.executions)]
         found = next((id for id in ids if id), None)
-        return self.reverse_url("tm_run", found) if found else None
+        return self.address("tm_run", found) if found else None
 
     def actions(self, story: JobStory, *, is_letter: bool) -> Sequence[Action]:
         """Return what can be done to the job now."""

@@ -37,11 +37,11 @@ class RunPage(Page):
                 for word, at in (("Decided", one.decided_at), ("Started", one.started_at), ("Ended", one.ended_at))
             ],
             "covers": [self.at(at, now, zone) for at in (one.covers_from, one.covers_until) if at],
-            "replay_of": self.reverse_url("tm_run", one.replay_of) if one.replay_of else None,
+            "replay_of": self.address("tm_run", one.replay_of) if one.replay_of else None,
             "report": report,
             "steps": self.steps(report, found, now),
             "attempts": [] if report else self.attempts(found, now),
-            "owed": [(job, self.reverse_url("tm_job", job.id), self.at(job.run_at, now)) for job in found.owed],
+            "owed": [(job, self.address("tm_job", job.id), self.at(job.run_at, now)) for job in found.owed],
             "actions": self.actions(found),
         }
 
@@ -58,7 +58,7 @@ class RunPage(Page):
         return [
             {
                 "step": step,
-                "href": self.reverse_url("tm_job", step["job"]) if step.get("job") else None,
+                "href": self.address("tm_job", step["job"]) if step.get("job") else None,
                 "started": self.at(_instant(step.get("started_at")), now),
                 "progress": progress.get(step["name"]),
                 "replay": Action(
@@ -75,7 +75,7 @@ class RunPage(Page):
         return [
             {
                 "one": one,
-                "href": self.reverse_url("tm_job", one.job),
+                "href": self.address("tm_job", one.job),
                 "started": self.at(one.started_at, now),
                 "ended": self.at(one.completed_at, now),
             }

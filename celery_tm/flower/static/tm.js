@@ -72,7 +72,7 @@
     while (at) {
       var gone = at;
       at = at.nextSibling;
-      if (!gone.contains(document.activeElement) || !gone.matches || !gone.matches(".tm-act[open]")) { there.removeChild(gone); }
+      if (!gone.contains(document.activeElement)) { there.removeChild(gone); }  // somebody is typing there
     }
   }
 
