@@ -28,7 +28,7 @@ T = TypeVar("T")
 STATIC = Path(__file__).parent / "static"
 FLASH = "tm_flash"
 FLASH_DAYS = 60 / 86_400  # a minute: long enough for a redirect
-MAX_FLASH = 1_000  # a cookie has little room
+MAX_FLASH = 500  # characters: a cookie has room for 4,096 bytes, and these are up to four each, written as base64
 THREADS = 4  # a database's pool has five connections: Flower never waits for one
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self' data:; "
@@ -97,7 +97,7 @@ class TmHandler(Guarded):
 
     def tell_later(self, text: str, *, kind: str = "success") -> None:
         """Keep a message for the page that is opened next."""
-        said = json.dumps({"kind": kind, "text": text[:MAX_FLASH]})
+        said = json.dumps({"kind": kind, "text": text[:MAX_FLASH]}, ensure_ascii=False)
         self.set_secure_cookie(FLASH, said, expires_days=None, path="/")
 
     def _flash(self) -> Mapping[str, str] | None:

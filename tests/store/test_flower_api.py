@@ -337,6 +337,10 @@ def test_a_form_is_answered_with_the_way_back_and_a_message(ann: Client, tm: Tim
     page = ann.open("/tm?search=works")
     assert f"{here.definition} is paused" in page.text
     assert f"{here.definition} is paused" not in ann.open("/tm").text  # once
+    name = "😀" * 100
+    tm.definitions.add(name=name, task="effect", schedule="@daily")
+    assert len(ann.send(of("definitions", name, "pause"), {}).headers["Set-Cookie"]) < 4096
+    assert f"{name} is paused" in ann.open("/tm").text
 
 
 ELSEWHERE = ("https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", "/a\r\nb: c")
