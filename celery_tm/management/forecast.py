@@ -28,14 +28,10 @@ class Forecast:
 
     since: datetime
     hours: int
+    totals: Sequence[int]  # of each hour
     counts: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by definition, those with at least one instant
     estimated: Sequence[str] = field(default_factory=list)  # definitions of which some hours are estimated
     cut: Mapping[str, datetime] = field(default_factory=dict)  # where the counting stopped, by definition
-
-    @property
-    def totals(self) -> list[int]:
-        """Return how many instants each hour has in all."""
-        return [sum(hour) for hour in zip(*self.counts.values(), strict=True)] if self.counts else [0] * self.hours
 
     @property
     def counted_until(self) -> datetime | None:
@@ -61,6 +57,7 @@ def forecast(definitions: Iterable[Definition], *, since: datetime, hours: int, 
     for definition in definitions:
         if _may_fire(definition, until=since + hours * HOUR):
             alike.setdefault(_course_of(definition), []).append(definition)
+    totals = [0] * hours
     counts: dict[str, Sequence[int]] = {}
     estimated: list[str] = []
     cut: dict[str, datetime] = {}
@@ -69,10 +66,13 @@ def forecast(definitions: Iterable[Definition], *, since: datetime, hours: int, 
         walk = _Walk(some[0], since=since, hours=hours, steps=steps // (len(alike) - number))
         walk.count()
         steps -= walk.taken
+        totals = [there + len(names) * count for there, count in zip(totals, walk.counts, strict=True)]
         counts |= dict.fromkeys(names, walk.counts) if any(walk.counts) else {}
         cut |= dict.fromkeys(names, walk.cut_at) if walk.cut_at else {}
         estimated += names if walk.is_estimate else []
-    return Forecast(since=since, hours=hours, counts=dict(sorted(counts.items())), estimated=sorted(estimated), cut=cut)
+    return Forecast(
+        since=since, hours=hours, totals=totals, counts=dict(sorted(counts.items())), estimated=sorted(estimated), cut=cut
+    )
 
 
 def _may_fire(definition: Definition, *, until: datetime) -> bool:
@@ -109,6 +109,9 @@ class _Walk:
                 return
             self.counts[hour] += 1
             self.left = None if self.left is None else self.left - 1
+            if not self.taken and self.steps < READING:  # its first instant was there for nothing; no more of it
+                self.cut_at = self.since + hour * HOUR
+                return
             instant = self._next(instant)
 
     def _first(self) -> datetime | None:

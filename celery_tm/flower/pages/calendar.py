@@ -15,7 +15,7 @@ from .common import Page
 from .reading import present
 from .words import read_instant
 
-DAYS, BUSIEST, NAMED = 7, 10, 3
+DAYS, BUSIEST, NAMED, SOME = 7, 10, 3, 500
 HOURS = [f"{hour:02}" for hour in range(24)]
 
 
@@ -35,7 +35,7 @@ class CalendarPage(Page):
         return {
             "zone": zone,
             "zones": sorted(available_timezones()),
-            "own_zones": sorted({one.timezone for one in tm.definitions.list()} | {"UTC", zone}),
+            "own_zones": sorted({one.timezone for one in tm.definitions.list(limit=SOME)} | {"UTC", zone}),
             "forecast": forecast,
             "chart": self.chart(forecast, ZoneInfo(zone)),
             "total": sum(forecast.totals),
