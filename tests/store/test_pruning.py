@@ -17,7 +17,8 @@ from celery_tm import TimeManagement, defer, workflow
 from celery_tm.domain.occurrence import Occurrence, OccurrenceState
 from celery_tm.recovery.pruner import prune
 from celery_tm.scheduler.seeding import PRUNE, Seeder
-from celery_tm.store import occurrences, tables
+from celery_tm.settings import Settings
+from celery_tm.store import logs, occurrences, tables
 from celery_tm.store.retention import remove_old
 from celery_tm.testing import MovableClock
 
@@ -117,6 +118,73 @@ def test_the_built_in_job_prunes_daily(tm: TimeManagement, app: Celery, noon: Mo
     assert count(tm, "tm_key") == 0
     [run] = tm.history(PRUNE)
     assert str(run.outcome) == "succeeded"
+
+
+# By number
+
+
+def keeping(tm: TimeManagement, **rows: int) -> Settings:
+    return replace(tm.settings, tm_keep_rows=rows)
+
+
+def test_the_newest_so_many_are_kept(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, overlap="allow")
+    for _ in range(10):
+        noon.forward("1m")
+        tm.run_due_jobs()
+    database = tm.installation.database
+    before = [one.id for one in tm.history("tick")]
+    pruned = prune(database, keeping(tm, executions=4, occurrences=3, audit=100, logs=5), batch=2)
+    assert (pruned.executions, pruned.occurrences, pruned.audit, pruned.finished) == (6, 7, 0, True)
+    assert pruned.by_count == {"executions": 6, "occurrences": 7}
+    assert [one.id for one in tm.history("tick")] == before[:4]
+    assert [row.scheduled_at for row in rows(tm)] == [NOON + timedelta(minutes=n) for n in (8, 9, 10)]
+    assert prune(database, keeping(tm, executions=4, occurrences=3)).by_count == {}
+    noon.forward("91d")
+    pruned = prune(database, keeping(tm, executions=2))
+    assert (pruned.executions, pruned.by_count) == (4, {}), "too old comes before too many"
+
+
+def test_lines_are_kept_by_number_too(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm)
+    for n in range(5):
+        noon.forward("1s")
+        tm.pause("tick", reason=str(n))
+        tm.resume("tick", reason=str(n))
+        with tm.installation.database.transaction() as tx:
+            logs.write(tx, "execution", "INFO", str(n))
+    pruned = prune(tm.installation.database, keeping(tm, audit=3, logs=2))
+    assert pruned.by_count == {"audit": 7, "logs": 3}, "what is of the same instant as the last one stays"
+    assert [line.reason for line in tm.audit()] == ["4", "4", "3", "3"]
+    assert [line.message for line in tm.log("execution")] == ["3", "4"]
+
+
+def test_what_is_owed_or_has_a_dead_letter_is_kept_whatever_the_number(
+    tm: TimeManagement, app: Celery, noon: MovableClock
+) -> None:
+    add(tm, task="fails", max_retries=0, overlap="allow", schedule="0 0 1 1 *")
+    tm.trigger("tick")
+    owed = defer(app.tasks["fails"].s(1), delay="1s", max_retries=5, retry={"kind": "fixed", "delay": "1h"})
+    noon.forward("1s")
+    tm.run_due_jobs()
+    for n in range(3):
+        defer(app.tasks["effect"].s(n), delay="1s")
+        noon.forward("1s")
+        tm.run_due_jobs(limit=1)
+    pruned = prune(tm.installation.database, keeping(tm, executions=1, occurrences=1))
+    assert (pruned.occurrences, len(tm.dead_letters.list()), len(rows(tm))) == (0, 1, 1)
+    assert tm.job(owed.id).attempt_count == 1
+
+
+def test_runs_go_with_their_occurrences_by_number_too(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    for _ in range(4):
+        noon.forward("1m")
+        defer(workflow(STEPS), app=app)
+        noon.forward("1m")
+        tm.run_due_jobs()
+    pruned = prune(tm.installation.database, keeping(tm, occurrences=1), batch=2)
+    assert pruned.by_count == {"occurrences": 3, "steps": 9, "runs": 3}
+    assert counts(tm) == (1, 3, 1)
 
 
 # Runs of workflows

@@ -205,6 +205,48 @@ def test_rows_of_the_first_tables_are_carried_over(empty_url: str) -> None:
     database.dispose()
 
 
+def test_jobs_and_executions_that_are_there_get_the_name_of_their_definition(empty_url: str) -> None:
+    database = database_at(empty_url)
+    schema.upgrade(database, "0004")
+    noon, no, yes = "2026-06-01 12:00:00", _false(empty_url), _true(empty_url)
+    with database.engine.begin() as connection:
+        said = (
+            "INSERT INTO tm_definition (id, name, task, args, kwargs, schedule_kind, schedule, timezone, gap, enabled, "
+            "paused, overlap, recovery, version, planned_until, created_at, updated_at) "
+            "VALUES ('d', 'tick', 't', '[]', '{}', 'cron', "
+            f"'* * * * *', 'UTC', 'shift', {yes}, {no}, 'skip', 'last', 4, '{noon}', '{noon}', '{noon}')",
+            "INSERT INTO tm_occurrence (id, definition, version, scheduled_at, state, is_recovery) "
+            f"VALUES ('o', 'd', 4, '{noon}', 'running', {no}), ('of removed', 'e', 1, '{noon}', 'completed', {no})",
+            *(_execution(id, where, noon) for id, where in (("x", "'o'"), ("y", "NULL"), ("z", "'of removed'"))),
+            *(_job(table, id, where, noon, no) for table, more in (("tm_job", ""), ("tm_dead_letter", "buried"))
+              for id, where in (("j" + more, "'o'"), ("k" + more, "NULL"))),
+        )  # fmt: skip
+        for statement in said:
+            connection.execute(text(statement.replace(":", r"\:")))
+    schema.upgrade(database)
+    with database.engine.begin() as connection:
+        for table, named in {"tm_execution": {"x"}, "tm_job": {"j"}, "tm_dead_letter": {"jburied"}}.items():
+            found = connection.execute(text(f"SELECT id, definition FROM {table}")).all()
+            assert {row.id for row in found if row.definition == "tick"} == named, table
+            assert {row.definition for row in found if row.id not in named} == {None}, table
+        # What the release before writes is taken still: it names no definition.
+        for statement in (_execution("old", "'o'", noon), _job("tm_job", "old", "'o'", noon, no)):
+            connection.execute(text(statement.replace(":", r"\:")))
+    database.dispose()
+
+
+def _execution(id: str, occurrence: str, at: str) -> str:
+    columns = "id, job, task, source, occurrence, attempt, completed_at, outcome"
+    return f"INSERT INTO tm_execution ({columns}) VALUES ('{id}', 'j', 't', 'scheduled', {occurrence}, 1, '{at}', 'failed')"
+
+
+def _job(table: str, id: str, occurrence: str, at: str, no: str) -> str:
+    columns = "id, task, run_at, created_at, original_delay, state, attempt, tries_from, dispatches, source, occurrence, "
+    values = f"'{id}', 't', '{at}', '{at}', 0, 'pending', 1, 1, 0, 'scheduled', {occurrence}, {no}"
+    more, why = (", reason, buried_at", f", 'why', '{at}'") if table == "tm_dead_letter" else ("", "")
+    return f"INSERT INTO {table} ({columns}cancel_requested{more}) VALUES ({values}{why})"
+
+
 def test_an_upgrade_can_be_undone_and_done_again(empty_url: str) -> None:
     from alembic import command
 
