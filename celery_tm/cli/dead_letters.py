@@ -167,6 +167,8 @@ def _act(
     with working(f"{affected.count:,} dead letters"):
         count = act(**wanted, expected=affected.count, **_who(options))
     show_one({done: count}, json_wanted=json_wanted)
+    if count < affected.count:
+        click.echo(f"{affected.count - count:,} stayed; try one by its ID to be told why", err=True)
 
 
 def _show_affected(told: dict[str, Any], *, stderr: bool) -> None:

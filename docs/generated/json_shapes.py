@@ -13,7 +13,7 @@ def json_page() -> str:
     """Return the page about JSON."""
     return page(
         "What `--json` prints",
-        f"Each shape is JSON Schema ({DRAFT}) in `celery_tm.presentation.shapes`: `SHAPES` by command, `COMPONENTS` by kind. "
+        f"Each shape is JSON Schema ({DRAFT}); `celery_tm.presentation.shapes` has them by command and by kind. "
         "Every field is always there unless *optional* is said, no other field is, and tests hold every command to it. "
         "Instants are ISO 8601 in UTC, durations are seconds. Arguments are hidden where `tm_redact` says so.",
         "`--watch` and `--follow` print one object to a line. `flower` runs a server and prints its log.",
