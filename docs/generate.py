@@ -15,6 +15,7 @@ from logging import getLevelName
 from pathlib import Path
 from typing import Any
 
+from generated.api import api_page
 from generated.commands import commands_page
 from generated.json_shapes import json_page
 from generated.markdown import code, first_line, page, table
@@ -186,6 +187,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "SourceUnavailable": ("redis://:**@old:6379/0", "connection refused"),
     "SourceEmpty": ("postgresql://shop@db/shop", "table celery_periodictask", "give the database that the old beat uses"),
     "DriverMissing": ("postgresql://shop@db/shop", "postgres"),
+    "FlowerMissing": ("celery_tm.flower",),
+    "FlowerUnfit": ("the last of flower.urls.handlers is not the one that answers 404",),
     "ForeignSession": ("sqlite:///other.db", "sqlite:///shop.db"),
     "LeaseLost": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d", 1),
     "AppMissing": ("celery tm",),
@@ -363,6 +366,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/tables.md": tables_page,
     "reference/commands.md": commands_page,
     "reference/json.md": json_page,
+    "reference/api.md": api_page,
 }
 
 
