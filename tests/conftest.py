@@ -58,6 +58,8 @@ WORDS = (
     "test_importing", "test_json_shapes", "test_log_lines", "test_looking", "test_metrics", "test_spans",
     "test_workflow_edits", "test_workflow_mistakes", "test_workflow_reports",
 )  # fmt: skip
+# Tests share an engine for each database; where what is said to the server is counted, each has its own.
+COUNTED = ("test_producer_cost", "test_step_ends", "test_tick_cost", "test_worker_cost")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -134,7 +136,7 @@ def rabbitmq_url() -> Iterator[str]:
         yield url
 
 
-_upgraded: set[str] = set()
+_prepared: dict[str, Database] = {}
 
 
 def empty(database: Database) -> None:
@@ -152,24 +154,33 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def prepare(url: str) -> None:
-    """Bring a database to this release and empty it."""
-    database = Database(read_settings({"tm_database_url": url}, {}))
-    if url not in _upgraded:
+def prepare(url: str) -> Database:
+    """Bring a database to this release, empty it, and return it: one for each URL, which all tests share."""
+    database = _prepared.get(url)
+    if database is None:
+        database = _prepared[url] = Database(read_settings({"tm_database_url": url}, {}))
         schema.upgrade(database)
-        _upgraded.add(url)
     empty(database)
-    database.dispose()
+    return database
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Celery]:
+def app(request: pytest.FixtureRequest, database_url: str) -> Iterator[Celery]:
     """An app with the test tasks, on each database, with a broker in memory."""
     queue = f"test-{uuid.uuid4().hex}"  # brokers in memory are one per process
     app = make_app({"broker_url": "memory://", "task_default_queue": queue, "tm_database_url": database_url})
+    database = Installation.of(app).database
+    if request.path.stem not in COUNTED:
+        share_engine(database, _prepared[database_url])
     yield app
-    Installation.of(app).database.dispose()
+    if request.path.stem in COUNTED:
+        database.dispose()
     app.close()
+
+
+def share_engine(database: Database, ready: Database) -> None:
+    """Let a test's database use an engine whose connections are open and whose statements are compiled."""
+    database._engine, database._pid, database._schema_checked = ready.engine, os.getpid(), True
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ def test_a_definition_is_stated_exported_and_explained_by_commands_alone(shop: P
     )
 
 
+@pytest.mark.thorough
 def test_dead_letters_are_seen_and_revived(shop: Path) -> None:
     python(
         shop,

@@ -114,7 +114,9 @@ def test_the_counts_are_exact_over_a_pool_whose_processes_are_killed(
     defer_many([tasks["chunked"].s(SECRET) for _ in range(20)], delay=0.1)
     defer(workflow([{"name": "first", "task": "steps.work"}, {"name": "then", "task": "steps.work"}]), app=app)
     cancel(id=defer(tasks["effect"].s(SECRET), delay="1h").id, app=app)  # told here, in neither of them
-    stand.tm.definitions.add(name="ticking", task="effect", args=[SECRET], schedule="* * * * * *", max_runs=3, overlap="allow")
+    stand.tm.definitions.add(
+        name="ticking", task="effect", args=[SECRET], schedule="* * * * * *", max_runs=3, overlap="allow"
+    )
     defer(tasks["sleepy_once"].s(SECRET, 60), delay=0.1, retry={"kind": "fixed", "delay": 0.2})
     [[*_, pid]] = stand.wait(lambda: stand.effects("start"), what="a body that takes its time")
     os.kill(int(pid), signal.SIGKILL)
@@ -175,6 +177,37 @@ def test_beat_tells_what_it_does_and_how_things_stand(stand: Stand, ports: tuple
 def node_rows(stand: Stand) -> list[Any]:
     with stand.database.transaction(write=False) as tx:
         return [row._mapping for row in tx.execute(select(tables.node))]
+
+
+@pytest.mark.timeout(60)
+@ONE_PAIR
+def test_a_beat_inside_a_worker_tells_its_own_and_recycled_processes_lose_nothing(
+    stand: Stand, ports: tuple[int, int], folder: Path
+) -> None:
+    state_ports(stand, ports)
+    beat = ["-B", "--scheduler", "celery_tm.Scheduler", "--schedule", str(folder / "unused")]
+    stand.worker(*beat, "--max-tasks-per-child", "3", concurrency=2)
+    defer_many([stand.app.tasks["effect"].s(n) for n in range(20)], delay=0.1)
+    stand.wait_until_settled()
+    stand.wait(lambda: numbers(scrape(ports[1]), "executions_total") == {(): 20}, seconds=10, what="all of them")
+    assert numbers(scrape(ports[0]), "executions_total") == {}
+    assert numbers(scrape(ports[0]), "dispatched_total") == {(): 20}
+    assert numbers(scrape(ports[1]), "dispatched_total") == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(60)
+@ONE_PAIR
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_other_pools_count_in_their_own_process(stand: Stand, ports: tuple[int, int], pool: str, folder: Path) -> None:
+    pytest.importorskip(pool if pool != "threads" else "threading")
+    state_ports(stand, ports)
+    stand.beat()
+    stand.worker("--pool", pool, concurrency=4)
+    defer_many([stand.app.tasks["effect"].s(n) for n in range(20)], delay=0.1)
+    stand.wait_until_settled()
+    stand.wait(lambda: numbers(scrape(ports[1]), "executions_total") == {(): 20}, seconds=10, what="all of them")
+    assert list(folder.glob("celery_tm-metrics-*")) == []
 
 
 @pytest.mark.timeout(60)

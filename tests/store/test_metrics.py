@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 from tmtest.ledger import add
@@ -18,7 +18,6 @@ from celery_tm import TimeManagement, defer, defer_many, events
 from celery_tm.installation import Installation
 from celery_tm.metrics import collecting, counting, names, serving
 from celery_tm.metrics.collecting import StateCollector, TallyCollector
-from celery_tm.metrics.flower import install_flower_metrics
 from celery_tm.metrics.tally import SharedTally, Tally
 from celery_tm.testing import MovableClock
 
@@ -78,18 +77,6 @@ def test_the_database_is_not_asked_by_every_scrape(tm: TimeManagement, monkeypat
 def test_a_database_that_is_away_is_not_up_and_nothing_else_is_told() -> None:
     app = Celery("away", set_as_current=False, tm_database_url="postgresql://nobody@127.0.0.1:1/nothing")
     assert samples(StateCollector(Installation.of(app))) == {("up", ()): 0.0}
-
-
-def test_flower_tells_it_once_however_often_it_is_installed(tm: TimeManagement) -> None:
-    try:
-        for _ in range(2):
-            install_flower_metrics(tm.installation)
-        text = generate_latest(REGISTRY).decode()
-    finally:
-        from celery_tm.metrics import flower
-
-        REGISTRY.unregister(flower._installed.pop())
-    assert text.count("\ncelery_tm_up ") == 1
 
 
 def test_what_happens_is_counted_by_name_and_outcome(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_tm.domain.paging import MAX_PAGE, Page, checked_limit, read_cursor, write_cursor
@@ -18,6 +18,7 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 IDS = st.text(st.characters(categories=["L", "N", "P"]), max_size=155)
 
 
+@settings(deadline=None)
 @given(st.datetimes(timezones=st.just(UTC)), IDS)
 def test_a_place_survives_its_cursor_and_fits_into_an_address(at: datetime, id: str) -> None:
     cursor = write_cursor("executions", (at, id))
@@ -25,6 +26,7 @@ def test_a_place_survives_its_cursor_and_fits_into_an_address(at: datetime, id: 
     assert set(cursor) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0, max_value=2**63 - 1))
 def test_a_numbered_place_survives_too(id: int) -> None:
     cursor = write_cursor("log", (None, id))
@@ -58,6 +60,7 @@ def test_a_number_is_a_number_that_a_database_takes(id: Any) -> None:
         read_cursor("log", encoded(["log", None, id]), field="after", timed=False, numbered=True)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_makes_it_fail_otherwise(text: str) -> None:
     with pytest.raises(InvalidValue):
