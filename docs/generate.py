@@ -277,11 +277,6 @@ ABOUT: Mapping[str, str] = {
     "tm_node": "A running beat or worker, by when it was last seen. One that stops in order removes its row; "
     "one that was killed leaves it.",
 }
-UNUSED: Mapping[str, frozenset[str]] = {
-    "tm_job": frozenset({"step"}),
-    "tm_dead_letter": frozenset({"step"}),
-    "tm_occurrence": frozenset({"report"}),
-}
 WORDS: Mapping[type, str] = {
     Instant: "instant",
     Duration: "duration",
@@ -302,8 +297,7 @@ def tables_page() -> str:
         "lines and audit lines are pruned by age and number (`tm_keep_…`); what is owed, dead letters, definitions and "
         "their versions stay.",
         "Types: *instant* is UTC with microseconds (`timestamptz` in PostgreSQL, `datetime(6)` in MySQL), *duration* is "
-        "seconds as a double, *JSON* and *text* are long text in every database. *?* means that the column may be empty. "
-        "Columns marked *reserved* are always empty in this version.",
+        "seconds as a double, *JSON* and *text* are long text in every database. *?* means that the column may be empty.",
         "No table has a foreign key. A partial index covers only the rows it names; MySQL has none such and indexes all "
         "rows.",
         *parts,
@@ -311,8 +305,7 @@ def tables_page() -> str:
 
 
 def _table(each: Table) -> list[str]:
-    unused = UNUSED.get(each.name, frozenset())
-    columns = [(code(c.name), _type(c) + (", reserved" if c.name in unused else "")) for c in each.columns]
+    columns = [(code(c.name), _type(c)) for c in each.columns]
     return [
         f"## {each.name}",
         ABOUT[each.name],

@@ -29,12 +29,19 @@ def complete_calendars(ctx: click.Context, _: click.Parameter, incomplete: str) 
 def _items(ctx: click.Context, incomplete: str, names: Callable[[Any], list[str]]) -> list[CompletionItem]:
     """Ask the database; whatever goes wrong completes nothing, for a shell has nowhere to show it."""
     try:
-        from .common import tm_of
-
-        found = names(tm_of(ctx.find_root()))
+        found = names(_tm(ctx))
     except Exception:
         return []
     return [CompletionItem(name) for name in found if name.startswith(incomplete)][:MOST]
+
+
+def _tm(ctx: click.Context) -> Any:
+    """Return the `TimeManagement` of the app that `-A` names: while a shell completes, Celery itself loads none."""
+    from celery.app.utils import find_app
+
+    from ..management import TimeManagement
+
+    return TimeManagement(find_app(ctx.find_root().params["app"]))
 
 
 def definition_argument(*, required: bool = True) -> Callable[[Any], Any]:

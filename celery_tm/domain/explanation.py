@@ -18,6 +18,7 @@ from .run_explanation import lines_of, stamp, standing_of
 from .workflow import TASK
 
 LATE = timedelta(seconds=5)
+ARGUMENTS = ("args", "kwargs", "steps")  # named and not told: what may be shown of them is not decided here
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
@@ -349,7 +350,7 @@ def _context(facts: Facts) -> list[str]:
         lines.append(f"now: {definition.rule.describe()}, version {definition.version}")
         edit = definition.waiting_edit
         if edit is not None:
-            values = ", ".join(f"{name}={value!r}" for name, value in edit.values.items())
+            values = ", ".join(name if name in ARGUMENTS else f"{name}={value!r}" for name, value in edit.values.items())
             lines.append(f"an edit takes over after the run at {stamp(edit.after)}: {values}")
         off = "paused" if definition.paused else None if definition.enabled else "disabled"
         if off:

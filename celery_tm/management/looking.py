@@ -44,10 +44,10 @@ def checked(**wanted: Any) -> dict[str, Any]:
 
 
 def refuse_unknown(tx: Transaction, name: str | None) -> None:
-    """Raise if no definition has this name, and no execution is of one that had it."""
+    """Raise if no definition has this name, and nothing is left of one that had it."""
     if name is None or definitions.find(tx, name) is not None:
         return
-    if not name.isprintable() or not lists.has_executions(tx, name):
+    if not name.isprintable() or not lists.has_traces(tx, name):
         raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
 
 

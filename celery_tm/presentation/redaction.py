@@ -30,13 +30,18 @@ class Redactor:
         return self.redaction.apply_to_calls(value)
 
     def stated(self, values: Mapping[str, Any] | None, task: str | None = None) -> Any:
-        """Return what a person states of a definition, or a part of it: `args`, `kwargs`, `steps` and the rest."""
+        """Return what a person states of a definition, or a part of it, also where that is kept inside something else."""
         if not values or not self.redaction.rules:
             return values
         task = values.get("task") or task
         args, kwargs = self.arguments(task, values.get("args"), values.get("kwargs"))
         shown = {"args": args, "kwargs": kwargs, "steps": self.steps(values.get("steps"))}
-        return {name: shown[name] if name in shown else self.calls(item) for name, item in values.items()}
+        return {name: shown[name] if name in shown else self._rest(item, task) for name, item in values.items()}
+
+    def _rest(self, item: Any, task: str | None) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [self._rest(one, task) for one in item]
+        return self.calls(self.stated(item, task)) if isinstance(item, Mapping) else item
 
     def steps(self, steps: Any) -> Any:
         """Return the steps of a workflow, groups of them included."""

@@ -65,10 +65,13 @@ def executions(
     return paging.fetch(tx, query, paging.EXECUTIONS, cursor=cursor, limit=limit, read=read_execution)
 
 
-def has_executions(tx: Transaction, definition: str) -> bool:
-    """Say whether there is any execution of a definition of this name."""
-    query = select(execution.c.id).where(execution.c.definition == definition, execution.c.definition.is_not(None))
-    return tx.execute(query.limit(1)).first() is not None
+def has_traces(tx: Transaction, definition: str) -> bool:
+    """Say whether a definition of this name, which may be removed, has left executions, jobs or dead letters behind."""
+    for table in (execution, job, dead_letter):
+        query = select(table.c.id).where(table.c.definition == definition, table.c.definition.is_not(None))
+        if tx.execute(query.limit(1)).first() is not None:
+            return True
+    return False
 
 
 def jobs(

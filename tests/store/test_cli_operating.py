@@ -15,16 +15,20 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from fcntl import ioctl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.bin.celery import celery as celery_group
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
+from sqlalchemy import insert, update
 from tmtest.commands import Cli, add
 
 from celery_tm import TimeManagement, clock, defer
 from celery_tm.cli import tm as tm_group
-from celery_tm.store import logs, nodes
+from celery_tm.store import logs, nodes, tables
 from celery_tm.store.database import Database
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -71,7 +75,7 @@ def test_status_says_who_waits_and_that_nobody_is_there(cli: Cli, tm: TimeManage
 
 def test_doctor_says_what_to_do_and_ends_with_three(cli: Cli, tm: TimeManagement, database: Database) -> None:
     add(cli)
-    add(cli, "typo", "--set", "task=efect")
+    cli.json("definitions", "add", "typo", "--task", "efect", "--schedule", "@daily")
     bury(tm, 1)
     text = cli.run("doctor", code=3).stdout
     assert "error    beats: no beat is running" in text
@@ -90,10 +94,6 @@ def test_doctor_ends_with_zero_when_nothing_is_to_be_done(cli: Cli, database: Da
 
 def test_doctor_finds_what_the_tables_tell(cli: Cli, tm: TimeManagement, database: Database) -> None:
     """The facts come from real rows: each statement is made to find something."""
-    from sqlalchemy import insert, update
-
-    from celery_tm.store import tables
-
     for name in ("gone", "spent", "forgotten"):
         add(cli, name, *(("--set", "max_runs=1") if name == "spent" else ()))
     occurrence = cli.json("definitions", "trigger", "gone")["occurrence"]
@@ -243,13 +243,10 @@ def test_a_secret_is_shown_nowhere(app: Celery, tm: TimeManagement, cli: Cli, da
     cli.run("definitions", "add", "flow", "--schedule", "@daily", "--steps", json.dumps(steps))
     letter = defer("fails", args=[SECRET], app=app, max_retries=0).id
     job = defer("effect", kwargs={"n": {"db_password": SECRET}}, app=app, delay="1d").id
+    tm.run_due_jobs(now=NOON)
     with database.transaction() as tx:  # the body's own words are not redacted, so they say nothing here
-        from celery_tm.store import tables
-
-        tm.run_due_jobs(now=NOON)
-        for table in (tables.execution, tables.dead_letter):
-            hushed = {"error": "x", "traceback": "x"} if table is tables.execution else {"last_error": "x", "traceback": "x"}
-            tx.execute(table.update().values(**hushed))
+        tx.execute(tables.execution.update().values(error="x", traceback="x"))
+        tx.execute(tables.dead_letter.update().values(last_error="x", traceback="x"))
     commands = (
         ["definitions", "list"], ["definitions", "show", "nightly"], ["definitions", "show", "flow"],
         ["definitions", "versions", "nightly"], ["jobs", "list"], ["jobs", "show", job], ["jobs", "show", letter],
@@ -288,6 +285,7 @@ def shown_on(columns: int, folder: Path, *arguments: str, env: dict[str, str] | 
 
 
 SHOP = """
+from datetime import UTC, datetime, timedelta
 from celery_tm import TimeManagement, defer, easy_app
 app = easy_app("shop")
 tm = TimeManagement(app)
@@ -302,7 +300,8 @@ def fails(n):
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(SHOP)
-    fill = "from shop import *\n" + "defer(fails.s(1), run_at='2026-01-01T00:00Z')\n" * 2 + "tm.run_due_jobs()"
+    fill = "from shop import *\n" + "defer(fails.s(1), delay='10s')\n" * 2
+    fill += "tm.run_due_jobs(now=datetime.now(UTC) + timedelta(minutes=1))"
     subprocess.run([sys.executable, "-c", fill], cwd=folder, check=True, timeout=60, capture_output=True)
     return folder
 
@@ -310,50 +309,62 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_a_narrow_terminal_gets_lines_that_fit_and_a_wide_one_a_table(shop: Path) -> None:
-    narrow = COLOUR.sub("", shown_on(80, shop, "dead-letters", "list"))
-    assert max(map(len, narrow.splitlines())) <= 80
-    assert re.search(r"^[0-9a-f-]{36}$", narrow, re.MULTILINE)
-    assert "  last error ValueError: the bank says no" in narrow
-    wide = COLOUR.sub("", shown_on(200, shop, "dead-letters", "list"))
-    assert wide.splitlines()[0].split()[:3] == ["id", "task", "attempts"]
+def test_a_narrow_terminal_gets_lines_that_fit_in_colour(shop: Path) -> None:
+    shown = shown_on(80, shop, "dead-letters", "list")
+    assert COLOUR.search(shown)
+    plain = COLOUR.sub("", shown)
+    assert max(map(len, plain.splitlines())) <= 80
+    assert re.search(r"^[0-9a-f-]{36}$", plain, re.MULTILINE)
+    assert "  last error ValueError: the bank says no" in plain
 
 
-def test_colours_are_for_terminals_that_want_them(shop: Path) -> None:
-    assert COLOUR.search(shown_on(120, shop, "history"))
-    assert "\x1b[1;31m" not in shown_on(120, shop, "history", env={"NO_COLOR": "1"})
-    argv = [sys.executable, "-m", "celery", "-A", "shop", "tm", "history"]
-    piped = subprocess.run(argv, cwd=shop, capture_output=True, text=True, check=True, timeout=60)
-    assert "\x1b" not in piped.stdout + piped.stderr
+def test_a_wide_terminal_gets_a_table_and_no_colours_where_they_are_not_wanted(shop: Path) -> None:
+    shown = shown_on(200, shop, "dead-letters", "list", env={"NO_COLOR": "1"})
+    assert re.sub(r"\x1b\[[01]m", "", shown).splitlines()[0].split()[:3] == ["id", "task", "attempts"]  # bold is no colour
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)
 
 
 # Completion
 
 
-def completed(folder: Path, *words: str) -> list[str]:
-    """Return what bash would offer for the last of these words."""
-    asked = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    argv = [sys.executable, "-c", "import sys; sys.argv[0] = 'celery'; from celery.__main__ import main; main()"]
-    done = subprocess.run(argv, cwd=folder, env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+def completed(*words: str) -> list[str]:
+    """Return what a shell would offer for the last of these words."""
+    maker = ShellComplete(celery_group, {}, "celery", "_CELERY_COMPLETE")
+    return [item.value for item in maker.get_completions(list(words[:-1]), words[-1])]
 
 
-def test_a_shell_completes_commands_options_and_names(shop: Path) -> None:
-    add = "from shop import *; tm.definitions.add(name='nightly', task='shop.fails', schedule='@daily', group='reports')"
+def test_a_shell_completes_commands_options_and_names(cli: Cli, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shopping", SimpleNamespace(app=app))
+    add(cli, "nightly", "--group", "reports")
+    cli.run("calendars", "set", "holidays", "12-25")
+    tm = ("-A", "shopping:app", "tm")
+    assert completed(*tm, "dea") == ["dead-letters"]
+    assert completed(*tm, "definitions", "show", "ni") == ["nightly"]
+    assert completed(*tm, "definitions", "list", "--group", "r") == ["reports"]
+    assert completed(*tm, "calendars", "show", "") == ["holidays"]
+    assert completed(*tm, "history", "--outc") == ["--outcome"]
+    assert completed(*tm, "history", "--outcome", "f") == ["failed"]
+    assert completed("tm", "definitions", "show", "ni") == []  # no app, no names
+
+
+def test_bash_asks_celery_itself(shop: Path) -> None:
+    add = "from shop import *; tm.definitions.add(name='nightly', task='shop.fails', schedule='@daily')"
     subprocess.run([sys.executable, "-c", add], cwd=shop, check=True, timeout=60, capture_output=True)
-    assert completed(shop, "celery", "-A", "shop", "tm", "dea") == ["dead-letters"]
-    assert completed(shop, "celery", "-A", "shop", "tm", "definitions", "show", "ni") == ["nightly"]
-    assert completed(shop, "celery", "-A", "shop", "tm", "definitions", "list", "--group", "r") == ["reports"]
-    assert completed(shop, "celery", "-A", "shop", "tm", "history", "--outc") == ["--outcome"]
-    assert completed(shop, "celery", "-A", "shop", "tm", "history", "--outcome", "f") == ["failed"]
+    words = "celery -A shop tm definitions show ni"
+    asked = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "6"}
+    argv = [sys.executable, "-c", "import sys; sys.argv[0] = 'celery'; from celery.__main__ import main; main()"]
+    done = subprocess.run(argv, cwd=shop, env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("plain,nightly\n", "")
 
 
-def test_a_database_that_is_away_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
-        SHOP.replace('easy_app("shop")', 'easy_app("shop", tm_database_url="mysql://x@127.0.0.1:1/x")')
-    )
-    assert completed(tmp_path, "celery", "-A", "shop", "tm", "definitions", "show", "ni") == []
+def test_a_database_that_is_away_completes_nothing_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = Celery("away", set_as_current=False)
+    app.conf.tm_database_url = "mysql://x@127.0.0.1:1/x"
+    monkeypatch.setitem(sys.modules, "away", SimpleNamespace(app=app))
+    assert completed("-A", "away:app", "tm", "definitions", "show", "ni") == []
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -9,7 +9,7 @@ from celery import Celery
 from tmtest.ledger import MINUTE, NOON, add
 
 from celery_tm import TimeManagement, defer
-from celery_tm.errors import CountChanged, DeadLetterNotFound
+from celery_tm.errors import CountChanged, DeadLetterNotFound, DefinitionNotFound
 from celery_tm.testing import MovableClock
 
 
@@ -94,3 +94,16 @@ def test_what_is_buried_meanwhile_is_not_touched(
     monkeypatch.setattr(tm.dead_letters, "revive", meanwhile)
     assert tm.dead_letters.revive_all(expected=13) == 13
     assert [letter.id for letter in tm.dead_letters.list()] == later
+
+
+def test_a_removed_definition_is_still_known_by_what_it_left(
+    tm: TimeManagement, noon: MovableClock, buried: list[str]
+) -> None:
+    tm.definitions.remove("tick")
+    noon.forward("100d")
+    tm.prune()
+    assert tm.history("tick") == []
+    assert tm.dead_letters.count(definition="tick") == 1
+    assert tm.dead_letters.purge(definition="tick") == 1
+    with pytest.raises(DefinitionNotFound):
+        tm.history("tick")
