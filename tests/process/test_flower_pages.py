@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ModuleType, str]]:
-    with open_shop(tmp_path_factory.mktemp("shop"), days=1.3) as found:
+    with open_shop(tmp_path_factory.mktemp("shop"), days=1.1) as found:
         yield found
 
 
@@ -41,7 +41,7 @@ def browser(driven: Browser) -> Iterator[Browser]:
     assert driven.problems() == []  # no script failed, and nothing was asked for that the policy forbids
 
 
-def test_a_newcomer_finds_out_why_last_nights_job_did_not_run(browser: Browser) -> None:
+def test_a_newcomer_finds_out_why_last_nights_job_did_not_run(browser: Browser, shop: ModuleType) -> None:
     browser.open("/")
     browser.click("Schedules", within="nav")
     row = browser.row("nightly rates")
@@ -50,30 +50,32 @@ def test_a_newcomer_finds_out_why_last_nights_job_did_not_run(browser: Browser) 
 
     answer = browser.text("#tm-answer")
     assert "'nightly rates' did not run for" in answer
-    assert "02:15:00 in Europe/Warsaw" in answer
+    assert f"{shop.NIGHTLY}:00 in Europe/Warsaw" in answer
     assert "no beat was planning before" in answer
 
 
-def test_the_name_leads_to_the_same_answer_and_any_other_instant_can_be_asked_about(browser: Browser) -> None:
+def test_the_name_leads_to_the_same_answer_and_any_other_instant_can_be_asked_about(
+    browser: Browser, shop: ModuleType
+) -> None:
     browser.open("/tm")
     browser.click("nightly rates")
     browser.wait_for_text("did not run", "#tm-said")
     asked = browser.find("#tm-at")
     assert asked.get_attribute(
         "value",
-    ).endswith("T02:15")
+    ).endswith(f"T{shop.NIGHTLY}")
     browser.driver.execute_script("arguments[0].value = '2030-01-01T12:00'", asked)
     browser.click("Ask")
 
     browser.wait_for_text("still to come", "#tm-said")
 
 
-def test_an_instant_is_told_on_three_clocks(browser: Browser) -> None:
+def test_an_instant_is_told_on_three_clocks(browser: Browser, shop: ModuleType) -> None:
     browser.open("/tm/definition/nightly%20rates")
     first = browser.find("#tm-instants .tm-time")
 
     assert "UTC" in first.text
-    assert "02:15 Europe/Warsaw" in first.text
+    assert f"{shop.NIGHTLY} Europe/Warsaw" in first.text
     assert "yours" in first.text  # the browser is in New York
 
 
