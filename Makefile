@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites counted run lint test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites counted screenshots run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -63,6 +63,9 @@ bench: $(PEERS)  ## measure against the peers, as ratios in one run, and draw th
 
 bench-quick: $(PEERS)  ## the same with smaller sizes, and nothing is written; a few minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+screenshots: $(STAMP)  ## take the pictures of the pages for the docs; needs Chromium
+	PYTHONPATH=tests $(BIN)/python docs/screenshots.py $(ARGS)
 
 format: $(STAMP) ## format the code
 	$(BIN)/ruff format .

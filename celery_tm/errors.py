@@ -290,6 +290,28 @@ class DriverMissing(TmError, ImportError):
         return f"no driver for {self.url}; run `pip install 'celery-tm[{self.extra}]'`"
 
 
+class FlowerMissing(TmError, ImportError):
+    """Flower is not installed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} needs Flower; run `pip install 'celery-tm[flower]'`"
+
+
+class FlowerUnfit(TmError):
+    """This Flower is not made as the pages need it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the pages do not fit this Flower ({self.problem}); run `pip install 'celery-tm[flower]'` for one that fits"
+
+
 class ForeignSession(TmError, ValueError):
     """The session given is on another database than the jobs."""
 

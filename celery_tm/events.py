@@ -15,23 +15,44 @@ from typing import Any
 
 from celery.utils.dispatch import Signal
 
-from .domain.execution import Failure
-from .domain.ids import execution_id
-from .domain.job import Job
-from .domain.retry import Bury, TryAgain
-
 logger = logging.getLogger("celery_tm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionCompleted:
-    """An attempt has succeeded."""
+class JobsDeferred:
+    """Jobs were created by hand; `job` is the id where it is one."""
+
+    task: str
+    count: int
+    job: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionStarted:
+    """The gate has let an attempt in, `waited` seconds after it was due."""
 
     job: str
     task: str
+    definition: str | None
+    step: str | None
     attempt: int
     execution: str
     occurrence: str | None
+    waited: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionCompleted:
+    """An attempt has succeeded; `duration` is how many seconds its body took, where this process saw it run."""
+
+    job: str
+    task: str
+    definition: str | None
+    step: str | None
+    attempt: int
+    execution: str
+    occurrence: str | None
+    duration: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +61,46 @@ class ExecutionFailed:
 
     job: str
     task: str
+    definition: str | None
+    step: str | None
     attempt: int
     execution: str
     occurrence: str | None
     outcome: str
     error: str
     next_delay: float | None
+    duration: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionGivenBack:
+    """An attempt has ended that is no try: its worker stopped (*interrupted*), or its body put another call in its place."""
+
+    job: str
+    task: str
+    definition: str | None
+    step: str | None
+    attempt: int
+    execution: str
+    occurrence: str | None
+    outcome: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobCancelled:
+    """A job will not run, or was stopped: it was cancelled, has expired, or its key has succeeded (*deduplicated*)."""
+
+    job: str
+    task: str
+    definition: str | None
+    step: str | None
+    attempt: int
+    execution: str
+    occurrence: str | None
+    outcome: str
+    reason: str | None
+    actor: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +109,83 @@ class JobBuried:
 
     job: str
     task: str
+    definition: str | None
+    step: str | None
     attempt: int
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LetterRevived:
+    """A dead letter was given another chance."""
+
+    job: str
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LettersPurged:
+    """Dead letters were deleted for good; `job` is the id where it is one."""
+
+    count: int
+    job: str | None
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OccurrenceEnded:
+    """An occurrence has ended, or `count` instants of a definition were decided that do not run."""
+
+    occurrence: str | None
+    definition: str | None
+    state: str
+    reason: str | None
+    is_recovery: bool
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted:
+    """A run of a workflow has begun."""
+
+    occurrence: str
+    definition: str | None
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEnded:
+    """A run of a workflow has ended."""
+
+    occurrence: str
+    definition: str | None
+    state: str
+    steps: int
+    duration: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DefinitionChanged:
+    """A definition was added, edited, switched, triggered, backfilled or removed; `version` is the one that holds since."""
+
+    name: str
+    action: str
+    version: int | None
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryRefused:
-    """The gate did not let a delivery in."""
+    """The gate did not let a delivery in; `kind` is the reason in one word."""
 
     job: str
     task: str
+    definition: str | None
     attempt: int
+    kind: str
     reason: str
 
 
@@ -74,24 +195,27 @@ class LeaseWasLost:
 
     job: str
     task: str
+    definition: str | None
     attempt: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsDispatched:
-    """Claimed jobs were handed to the broker."""
+    """Claimed jobs were handed to the broker; claiming took `claim_seconds`, publishing `seconds`."""
 
     count: int
     refused: int
     seconds: float
+    claim_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstantsPlanned:
-    """Instants of definitions were decided."""
+    """Instants of definitions were decided; `recovering` of those that run had been missed."""
 
     definitions: int
     running: int
+    recovering: int
     not_running: int
     behind: float
 
@@ -102,6 +226,18 @@ class JobsSwept:
 
     redispatched: int
     orphaned: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TickDone:
+    """Beat has done a round; `lag` is how many seconds the first due job had waited when it began."""
+
+    seconds: float
+    planned: int
+    claimed: int
+    sent: int
+    swept: int
+    lag: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,14 +289,25 @@ class OutageEnded:
     since: datetime | None = None
 
 
+jobs_deferred = Signal(name="jobs_deferred")
+execution_started = Signal(name="execution_started")
 execution_completed = Signal(name="execution_completed")
 execution_failed = Signal(name="execution_failed")
+execution_given_back = Signal(name="execution_given_back")
+job_cancelled = Signal(name="job_cancelled")
 job_buried = Signal(name="job_buried")
+letter_revived = Signal(name="letter_revived")
+letters_purged = Signal(name="letters_purged")
+occurrence_ended = Signal(name="occurrence_ended")
+run_started = Signal(name="run_started")
+run_ended = Signal(name="run_ended")
+definition_changed = Signal(name="definition_changed")
 delivery_refused = Signal(name="delivery_refused")
 lease_lost = Signal(name="lease_lost")
 jobs_dispatched = Signal(name="jobs_dispatched")
 instants_planned = Signal(name="instants_planned")
 jobs_swept = Signal(name="jobs_swept")
+tick_done = Signal(name="tick_done")
 task_unknown = Signal(name="task_unknown")
 definition_broken = Signal(name="definition_broken")
 definition_seldom = Signal(name="definition_seldom")
@@ -169,14 +316,25 @@ outage_began = Signal(name="outage_began")
 outage_ended = Signal(name="outage_ended")
 
 SIGNALS: Mapping[type, Signal] = {
+    JobsDeferred: jobs_deferred,
+    ExecutionStarted: execution_started,
     ExecutionCompleted: execution_completed,
     ExecutionFailed: execution_failed,
+    ExecutionGivenBack: execution_given_back,
+    JobCancelled: job_cancelled,
     JobBuried: job_buried,
+    LetterRevived: letter_revived,
+    LettersPurged: letters_purged,
+    OccurrenceEnded: occurrence_ended,
+    RunStarted: run_started,
+    RunEnded: run_ended,
+    DefinitionChanged: definition_changed,
     DeliveryRefused: delivery_refused,
     LeaseWasLost: lease_lost,
     JobsDispatched: jobs_dispatched,
     InstantsPlanned: instants_planned,
     JobsSwept: jobs_swept,
+    TickDone: tick_done,
     TaskUnknown: task_unknown,
     DefinitionBroken: definition_broken,
     DefinitionSeldom: definition_seldom,
@@ -200,9 +358,18 @@ REPEAT_AFTER = 60.0  # seconds until a warning about the same thing is worth a l
 _warned: dict[object, float] = {}
 
 
+def is_wanted(kind: type, *, verbose: bool = False) -> bool:
+    """Say whether anybody wants to hear of such an event; if not, it need not even be made."""
+    return bool(SIGNALS[kind].receivers) or logger.isEnabledFor(_level(kind, verbose))
+
+
+def _level(kind: type, verbose: bool) -> int:
+    return LEVELS.get(kind, logging.INFO if verbose else logging.DEBUG)
+
+
 def emit(app: Any, event: Any, *, verbose: bool = False) -> None:
     """Tell everybody about an event: signal receivers first, then the log. Nobody's error stops the work."""
-    signal, level = SIGNALS[type(event)], LEVELS.get(type(event), logging.INFO if verbose else logging.DEBUG)
+    signal, level = SIGNALS[type(event)], _level(type(event), verbose)
     is_logged = logger.isEnabledFor(level)
     if not is_logged and not signal.receivers:
         return
@@ -222,22 +389,3 @@ def emit_seldom(app: Any, event: Any) -> None:
             _warned.clear()
         _warned[event] = now
         emit(app, event)
-
-
-def emit_failure(app: Any, job: Job, failure: Failure, then: TryAgain | Bury) -> None:
-    """Tell about a recorded failure, and about the dead letter where it was the last one."""
-    emit(
-        app,
-        ExecutionFailed(
-            job=job.id,
-            task=job.task,
-            attempt=job.attempt,
-            execution=execution_id(job.id, job.attempt),
-            occurrence=job.occurrence,
-            outcome=failure.outcome,
-            error=failure.error,
-            next_delay=then.delay.total_seconds() if isinstance(then, TryAgain) else None,
-        ),
-    )
-    if isinstance(then, Bury):
-        emit(app, JobBuried(job=job.id, task=job.task, attempt=job.attempt, reason=then.reason))

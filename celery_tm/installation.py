@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -18,6 +19,7 @@ from .domain.retry import Proportional, RetryPolicy, read_policy, write_policy
 from .errors import AppMissing
 from .settings import Settings, read_settings
 from .store.database import Database
+from .telling import tell
 
 _ATTRIBUTE = "_celery_tm"
 
@@ -30,6 +32,7 @@ class Installation:
         self.settings: Settings = read_settings(_plain(app.conf), os.environ)
         self.default_policy  # noqa: B018  (a typo in it must not start)
         self.database = Database(self.settings)
+        self.database.listener = partial(tell, app, verbose=self.settings.tm_verbose)
         self.hooks: dict[str, Callable[..., Any]] = {}  # what `@tm.hook` has registered, by name
 
     @classmethod

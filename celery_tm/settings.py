@@ -5,7 +5,6 @@ Each field of `Settings` is one setting; its default and its comment here are wh
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -14,8 +13,7 @@ from typing import Any
 from .clock import parse_duration
 from .errors import InvalidValue, UnknownSetting, nearest, shown
 
-logger = logging.getLogger(__name__)
-
+NODE_KINDS, MAX_PORT = ("beat", "worker"), 65_535
 DEFAULT_URL = "sqlite:///celery_tm.db"
 COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` may limit
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
@@ -95,6 +93,13 @@ class Settings:
         "who may change things in Flower, by user name or e-mail, wildcards allowed; unset: everybody it lets in",
         "users",
     )
+    tm_metrics_port: int | Mapping[str, int] | None = _setting(
+        None,
+        "where metrics are served: beat takes this port and workers the next one, or {'beat': 9808, 'worker': 9809}; "
+        "unset: nowhere",
+        "ports",
+    )
+    tm_metrics_address: str = _setting("127.0.0.1", "the address that metrics are served on; '0.0.0.0': on all", "text")
     tm_keep_rows: Mapping[str, int] = _setting(
         {},
         "how many rows are kept at most, the newest: {'executions': 1_000_000, 'occurrences': …, 'logs': …, 'audit': …}",
@@ -107,14 +112,15 @@ class Settings:
         """Return the seconds between two renewals of a lease: three chances before it ends."""
         return self.tm_lease.total_seconds() / 3
 
+    def port_of(self, kind: str) -> int | None:
+        """Return the port on which beats or workers serve their metrics; None: they do not."""
+        stated = self.tm_metrics_port
+        if isinstance(stated, Mapping):
+            return stated.get(kind)
+        return None if stated is None else stated + NODE_KINDS.index(kind)
+
 
 NAMES = frozenset(f.name for f in fields(Settings))
-# Names that are reserved: stating one is no typo, but it changes nothing in this release, and the log says so.
-NOT_YET = frozenset(
-    {
-        "tm_metrics_port",
-    }
-)  # fmt: skip
 
 
 def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
@@ -122,9 +128,7 @@ def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settin
     values: dict[str, Any] = {name: environ[env] for name, env in FROM_ENVIRONMENT.items() if environ.get(env)}
     values.update((name, value) for name, value in conf.items() if name.startswith("tm_") and value is not None)
     for name in sorted(values):
-        if name in NOT_YET:
-            logger.warning("%s is reserved: it changes nothing in this release", name)
-        elif name not in NAMES:
+        if name not in NAMES:
             raise UnknownSetting(name, nearest(name, NAMES))
     return Settings(
         **{f.name: _READERS[f.metadata["kind"]](f.name, values[f.name]) for f in fields(Settings) if f.name in values}
@@ -201,6 +205,22 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
     return rules
 
 
+def _ports(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        _port(name, value, most=MAX_PORT - 1)  # workers take the next one
+        return value
+    for kind, port in value.items():
+        if kind not in NODE_KINDS:
+            raise InvalidValue(name, f"{shown(kind)} serves no metrics", "name 'beat', 'worker' or both")
+        _port(name, port, most=MAX_PORT)
+    return dict(value)
+
+
+def _port(name: str, value: Any, *, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidValue(name, f"{shown(value)} is not a port", f"give a whole number from 1 to {most}")
+
+
 def _rows(name: str, value: Any) -> dict[str, int]:
     rows = _mapping(name, value)
     for kind, most in rows.items():
@@ -221,6 +241,7 @@ _READERS: Mapping[str, Any] = {
     "mapping": _mapping,
     "names": _names,
     "policy": _policy,
+    "ports": _ports,
     "patterns": _patterns,
     "users": _users,
     "rows": _rows,

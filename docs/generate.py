@@ -1,4 +1,4 @@
-"""Writes the pages that only repeat what the code says: states, settings, errors, events, tables and commands.
+"""Writes the pages that only repeat what the code says: states, settings, errors, events, metrics, tables and commands.
 
 `python docs/generate.py` writes them; with `--check` it writes nothing, names the pages that are stale and exits with 1.
 What the code cannot say (why an occurrence moves, what a table is for) stands here, and a missing entry is an error.
@@ -15,9 +15,11 @@ from logging import getLevelName
 from pathlib import Path
 from typing import Any
 
+from generated.api import api_page
 from generated.commands import commands_page
 from generated.json_shapes import json_page
 from generated.markdown import code, first_line, page, table
+from generated.metrics import metrics_page
 from sqlalchemy import Boolean, Column, Index, Integer, String, Table, UniqueConstraint
 
 from celery_tm import errors, events
@@ -26,7 +28,7 @@ from celery_tm.domain.execution import STATUS
 from celery_tm.domain.job import NEXT, Job, JobState, Status
 from celery_tm.domain.occurrence import OCCURRENCE_NEXT, OccurrenceState
 from celery_tm.management.easy import BACKENDS, BROKERS
-from celery_tm.settings import FROM_ENVIRONMENT, NOT_YET, Settings
+from celery_tm.settings import FROM_ENVIRONMENT, Settings
 from celery_tm.store.tables import metadata
 from celery_tm.store.types import Duration, Instant, Json, LongText
 
@@ -131,9 +133,6 @@ def settings_page() -> str:
         "A `tm_` name that is not on this page is refused.",
         "Durations may be a `timedelta`, seconds, or text like `'15m'` and `'1h 30m'`; they must be above zero.",
         table(("setting", "default", "environment", "meaning"), rows),
-        "Reserved names, which change nothing in this release (the log says so): "
-        + ", ".join(map(code, sorted(NOT_YET)))
-        + ".",
         "`easy_app` also reads the broker and the result backend from the environment; the first variable that is set wins.",
         table(
             ("what", "environment"),
@@ -188,6 +187,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "SourceUnavailable": ("redis://:**@old:6379/0", "connection refused"),
     "SourceEmpty": ("postgresql://shop@db/shop", "table celery_periodictask", "give the database that the old beat uses"),
     "DriverMissing": ("postgresql://shop@db/shop", "postgres"),
+    "FlowerMissing": ("celery_tm.flower",),
+    "FlowerUnfit": ("the last of flower.urls.handlers is not the one that answers 404",),
     "ForeignSession": ("sqlite:///other.db", "sqlite:///shop.db"),
     "LeaseLost": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d", 1),
     "AppMissing": ("celery tm",),
@@ -273,7 +274,7 @@ ABOUT: Mapping[str, str] = {
     "tm_mark": "Small facts that all nodes share: `tzdata`, the tz database that the plans were made with.",
     "tm_log": "A progress or log line of one execution.",
     "tm_audit": "Who changed what. Background work, and calls that name no actor, are `SYSTEM`.",
-    "tm_node": "A running beat, by when it was last seen. A beat that stops in order removes its row; "
+    "tm_node": "A running beat or worker, by when it was last seen. One that stops in order removes its row; "
     "one that was killed leaves it.",
 }
 WORDS: Mapping[type, str] = {
@@ -354,9 +355,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/errors.md": errors_page,
     "reference/events.md": events_page,
+    "reference/metrics.md": metrics_page,
     "reference/tables.md": tables_page,
     "reference/commands.md": commands_page,
     "reference/json.md": json_page,
+    "reference/api.md": api_page,
 }
 
 

@@ -54,9 +54,9 @@ SHARING = ("test_pools", "test_task_options", "test_canvas_everywhere")
 # What people state, type and read is the same on every database: each test of these runs on one of them, by turns.
 WORDS = (
     "test_bad_input", "test_calendars", "test_cli_commands", "test_cli_mistakes", "test_cli_operating", "test_cli_workflows",
-    "test_definitions", "test_doctor", "test_json_shapes",
-    "test_explain", "test_importing", "test_looking", "test_workflow_edits", "test_workflow_mistakes",
-    "test_workflow_reports",
+    "test_definitions", "test_doctor", "test_explain", "test_flower_api", "test_flower_safety", "test_flower_views",
+    "test_importing", "test_json_shapes", "test_log_lines", "test_looking", "test_metrics", "test_spans",
+    "test_workflow_edits", "test_workflow_mistakes", "test_workflow_reports",
 )  # fmt: skip
 # Tests share an engine for each database; where what is said to the server is counted, each has its own.
 COUNTED = ("test_producer_cost", "test_step_ends", "test_tick_cost", "test_worker_cost")

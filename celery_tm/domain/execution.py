@@ -12,6 +12,7 @@ from .job import Source, Status
 MAX_ERROR = 2_000
 MAX_TRACEBACK = 40_000
 MAX_MESSAGE = 2_000
+LOG_LEVELS = ("debug", "info", "warning", "error")  # of the lines that a body keeps; progress is marked as such
 
 
 class Outcome(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
@@ -42,10 +42,12 @@ from .dead_letters import DeadLetters
 from .definitions import Definitions
 from .doctor import doctor
 from .explaining import explain
+from .forecast import HOUR, Forecast, checked_hours, forecast
 from .inline import RunSummary, run_due
 from .triggering import replay, trigger
 
 MAX_PREVIEW, MAX_HOOK = 10_000, 100
+BEGINNING, END = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 AT_A_GLANCE = 50
 
 
@@ -298,6 +300,16 @@ class TimeManagement:
         if name is not None:
             return self.definitions.change(name, values, actor=actor, reason=reason, action=action)
         return self.definitions.change_group(group or "", values, actor=actor, reason=reason, action=action)
+
+    def forecast(self, since: datetime | None = None, hours: int = 168) -> Forecast:
+        """Return how many instants each hour to come has, by definition (default: a week from this full hour on).
+
+        The work is bounded: what fires very often is estimated, and where the counting stops is said.
+        """
+        start = clock.now().replace(minute=0, second=0, microsecond=0) if since is None else as_utc(since, field="since")
+        if not BEGINNING <= start <= END - checked_hours(hours) * HOUR:
+            raise InvalidValue("since", f"{start.isoformat()} is at the end of the calendar", "give another instant")
+        return forecast(self.definitions.list(), since=start, hours=hours)
 
     def preview(
         self,

@@ -11,6 +11,7 @@ from ..clock import parse_duration
 from ..domain.codec import encode
 from ..domain.definition import Definition
 from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.facts import Closed
 from ..domain.ids import new_id, occurrence_id
 from ..domain.job import DEFAULT_RETRIES, Job, Source, checked_actor
 from ..domain.occurrence import ACTIVE, Occurrence, OccurrenceState
@@ -171,6 +172,8 @@ def _run_now(
         if said is not None:
             job = replace(job, task=TASK, args="[]", kwargs=encode({"replay": dict(said)}, field="replay"))
         jobs.insert_many(tx, [replace(job, actor=actor)])
+    else:
+        tx.tell(Closed(definition.name, made.state, made.id, made.reason))
     tx.wake()
     return made
 

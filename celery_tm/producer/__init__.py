@@ -15,6 +15,7 @@ from celery.canvas import Signature
 from ..domain.ids import new_ids
 from ..errors import InvalidValue
 from ..installation import Installation
+from ..tracing import describe, span
 from .bulk import uncollected
 from .cancelling import cancel
 from .eager import run_eagerly
@@ -34,13 +35,15 @@ def defer(what: Signature | Workflow | str | Any, /, **options: Any) -> JobHandl
     or Connection whose transaction the job commits or rolls back with.
     """
     installation = installation_for(what, options.get("app"))
-    request = Reader(installation, options).read(what)
-    return _write(installation, [request], options.get("session"))[0]
+    with span("defer"):  # around all of it: the headers that carry the trace on are made when the call is read
+        request = Reader(installation, options).read(what)
+        describe(job=request.draft["id"], task=request.draft["task"])
+        return _write(installation, [request], options.get("session"))[0]
 
 
 def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
     """Create many jobs in one statement: signatures, or pairs of a signature and its own options. Order is kept."""
-    with uncollected():
+    with uncollected(), span("defer"):
         requests: list[Request] = []
         reader: Reader | None = None
         for item in items:
@@ -53,6 +56,7 @@ def defer_many(items: Iterable[Any], /, **common: Any) -> list[JobHandle]:
                 reader = Reader(installation_for(what, common.get("app")), common, next_id=new_ids().__next__)
             reader.refuse_foreign(what)
             requests.append(reader.read(what, own))
+        describe(count=len(requests))
         return [] if reader is None else _write(reader.installation, requests, common.get("session"))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from .. import clock
+from ..domain.facts import Created
 from ..domain.job import Job, JobState, Status
 from ..domain.workflow import TASK
 from ..errors import DuplicateKey, TmError
@@ -54,12 +56,21 @@ def _write(
     else:
         handles = _insert_many(installation, tx, requests)
     mine = [request for request, handle in zip(requests, handles, strict=True) if handle.created]
+    _tell(tx, mine)
     outgoing = [request for request in mine if "lease" in request.draft]
     if any("lease" not in request.draft and _is_soon(installation, request) for request in mine):
         tx.wake()
     if outgoing and after_commit is not None:
         after_commit(lambda: _publish(installation, [request.job for request in outgoing]))
     return handles
+
+
+def _tell(tx: Transaction, created: Sequence[Request]) -> None:
+    if len(created) == 1:
+        tx.tell(Created(created[0].draft["task"], 1, created[0].draft["id"]))
+        return
+    for task, count in Counter(request.draft["task"] for request in created).items():
+        tx.tell(Created(task, count))
 
 
 def _leaving(installation: Installation, requests: Sequence[Request]) -> Sequence[Request]:

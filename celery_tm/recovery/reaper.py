@@ -11,10 +11,11 @@ from functools import partial
 
 from ..clock import format_duration
 from ..domain.execution import Failure, Outcome
+from ..domain.facts import Closed
 from ..domain.job import Job, JobState
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.retry import Bury
-from ..store import audit, jobs, occurrences, settlement, workflows
+from ..store import audit, definitions, jobs, occurrences, settlement, workflows
 from ..store.database import Database, Transaction
 
 Buried = tuple[Job, Failure, Bury]
@@ -42,6 +43,9 @@ def _end(tx: Transaction, stale: Occurrence) -> list[Buried]:
         settlement.abandon(tx, job, failure, then, state=OccurrenceState.STALE)
     if not owed:  # nothing is left of it but its row
         occurrences.end(tx, stale.id, OccurrenceState.STALE, reason=then.reason)
+        found = definitions.find_by_id(tx, stale.definition)
+        name = found.name if found else None
+        tx.tell(Closed(name, OccurrenceState.STALE, stale.id, then.reason, stale.is_recovery))
     audit.note(tx, "reap", f"occurrence:{stale.id}", reason=why, before={"started_at": str(stale.started_at)})
     return [(job, failure, then) for job in owed]
 

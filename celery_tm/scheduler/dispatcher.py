@@ -11,13 +11,14 @@ from functools import partial
 from .. import events
 from ..domain.execution import Failure, Outcome
 from ..domain.job import Job
-from ..domain.retry import Bury, TryAgain, after_failure
+from ..domain.retry import after_failure
 from ..domain.workflow import TASK
 from ..errors import DatabaseUnavailable
 from ..installation import Installation
 from ..publisher import hand_over, publish
 from ..store import admission, jobs, lanes, occurrences, settlement
 from ..store.database import Transaction
+from ..tracing import aside, describe, span
 from .expanding import expand
 
 
@@ -45,15 +46,21 @@ class Dispatcher:
 
         Who has looked at the agenda says what need not be looked for: jobs due before `since`, jobs that take turns.
         """
-        claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
+        started = time.perf_counter()
+        with span("claim"):
+            claimed, live, full = self._claim(limit or self.installation.settings.tm_claim_batch, since, turns)
+            describe(count=claimed)
         single = [job for job in live if job.task != TASK]
-        done = self._publish(single) if single else Dispatched(claimed=0, sent=0)
+        done = (
+            self._publish(single, claim_seconds=time.perf_counter() - started) if single else Dispatched(claimed=0, sent=0)
+        )
         self.expand(live)  # after what has a message already: a run of thousands takes its time
         return replace(done, claimed=claimed, expanded=len(live) - len(single), full=full)
 
-    def _publish(self, claimed: Sequence[Job]) -> Dispatched:
+    def _publish(self, claimed: Sequence[Job], *, claim_seconds: float) -> Dispatched:
         started = time.perf_counter()
-        published = publish(self.installation, claimed)
+        with aside("publish", count=len(claimed)):
+            published = publish(self.installation, claimed)
         if published.refused:
             self.installation.database.run(lambda tx: jobs.release(tx, published.refused))
         hand_over(self.installation, published.sent)
@@ -62,7 +69,10 @@ class Dispatcher:
         events.emit(
             self.installation.app,
             events.JobsDispatched(
-                count=len(published.sent), refused=len(published.refused), seconds=time.perf_counter() - started
+                count=len(published.sent),
+                refused=len(published.refused),
+                seconds=time.perf_counter() - started,
+                claim_seconds=claim_seconds,
             ),
             verbose=self.installation.settings.tm_verbose,
         )
@@ -85,15 +95,12 @@ class Dispatcher:
         """Count a job that no broker will ever take as a failed try, so that it shows up among the dead letters."""
         failure, installation = Failure(error=error), self.installation
 
-        def work(tx: Transaction) -> TryAgain | Bury | None:
+        def work(tx: Transaction) -> None:
             admitted = admission.admit(tx, job.id, job.attempt, worker=self.node, lease=installation.settings.tm_lease)
-            if admitted is None:
-                return None
-            return settlement.fail(tx, admitted, failure, after_failure(admitted, default=installation.default_policy))
+            if admitted is not None:
+                settlement.fail(tx, admitted, failure, after_failure(admitted, default=installation.default_policy))
 
-        then = installation.database.run(work)
-        if then is not None:
-            events.emit_failure(installation.app, job, failure, then)
+        installation.database.run(work)
 
     def claim(self, limit: int) -> tuple[int, Sequence[Job]]:
         """Take due jobs; return how many were taken, and those that are not too late to run."""

@@ -13,6 +13,7 @@ from typing import Any
 from ..domain.codec import decode
 from ..domain.definition import Definition, stated
 from ..domain.effective import Effective, effective
+from ..domain.facts import RunMoved
 from ..domain.job import Job
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.replaying import begun_again, chosen_steps
@@ -46,6 +47,7 @@ def _expand(tx: Transaction, installation: Installation, root: Job) -> bool:
         occurrences.insert_many(tx, [_occurrence_of(root, run)])
     occurrences.start(tx, id, deadline=tx.later(root.execution_timeout or installation.settings.tm_stuck_after))
     workflows.insert_run(tx, run, steps)
+    tx.tell(RunMoved(root.definition, id, OccurrenceState.RUNNING, len(steps)))
     report = shortened(report_of(run, steps, [], ending=None, now=run.created_at))
     progress.call_hook(tx, run, "on_start", [run.told(OccurrenceState.RUNNING), report])
     settlement.close_if_over(tx, progress.begin(tx, run))

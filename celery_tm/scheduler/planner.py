@@ -6,12 +6,14 @@ Everything about a batch of definitions is one transaction: a beat that dies in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .. import events
 from ..domain.definition import Definition
+from ..domain.facts import Closed
 from ..domain.overlap import Active, Overlap, replaced_by
 from ..domain.planning import MAX_INSTANTS, Plan, job_of, occurrence_of, plan
 from ..domain.recovery import GRACE
@@ -115,6 +117,9 @@ class Planner:
         fresh = [entry for entry in rows if entry[0].id not in known]
         occurrences.remove_planned(tx, [row.id for row, definition, _ in fresh if definition.plan_ahead])
         occurrences.insert_many(tx, [row for row, _, _ in fresh])
+        left_out = Counter((definition.name, row.state) for row, definition, decision in fresh if not decision.runs)
+        for (name, state), count in left_out.items():
+            tx.tell(Closed(name, state, count=count))
         defaults = {task: self.installation.task_defaults(task) for task in {made.definition.task for made in plans}}
         jobs.insert_many(
             tx,
@@ -138,7 +143,13 @@ class Planner:
         behind = (latest - oldest).total_seconds() if oldest and latest else 0.0
         events.emit(
             app,
-            events.InstantsPlanned(definitions=len(plans), running=running, not_running=decided - running, behind=behind),
+            events.InstantsPlanned(
+                definitions=len(plans),
+                running=running,
+                recovering=sum(decision.runs and decision.is_recovery for made in plans for decision in made.decisions),
+                not_running=decided - running,
+                behind=behind,
+            ),
             verbose=self.installation.settings.tm_verbose,
         )
         for made in plans:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..store import nodes
 from ..store.agenda import Agenda
+from ..tracing import describe, span
 from .dispatcher import Dispatcher
 from .outage import Outages
 from .outlook import Outlook
@@ -33,6 +35,16 @@ logger = logging.getLogger(__name__)
 TICK_BUDGET = 5.0  # seconds of work after which a tick ends, so that Celery hears from beat
 SEEN_EVERY = 10.0
 BREATH = 0.05
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one tick has done so far."""
+
+    planned: int = 0
+    claimed: int = 0
+    sent: int = 0
+    swept: int = 0
 
 
 class Scheduler(CeleryScheduler):
@@ -55,6 +67,10 @@ class Scheduler(CeleryScheduler):
         self.seeder = Seeder(self.installation)
         self.zones = ZoneWatch(self.installation)
         self._seen_at = 0.0
+        if self.installation.settings.port_of("beat") is not None:
+            from ..metrics.serving import serve_beat
+
+            serve_beat(self.installation)
         self._open = True
 
     def tick(self, *_: Any, **__: Any) -> float:
@@ -78,25 +94,35 @@ class Scheduler(CeleryScheduler):
 
     def work(self) -> float:
         """Plan, dispatch and sweep what is due, and return how many seconds may pass until there is more."""
-        until = time.monotonic() + TICK_BUDGET
+        started, self._round = time.monotonic(), _Round()
+        until = started + TICK_BUDGET
         try:
             self._be_seen()
             self.seeder.seed_once()
             self.zones.check_once()
             ahead = self.outlook.look()
-            full = self._plan_and_dispatch(ahead, until)
-            if ahead.is_due(ahead.lease_at):
-                self._sweep()
-            if ahead.is_due(ahead.deadline_at):
-                self._reap()
+            full = self._do(ahead, until) if ahead.seconds == 0 else False
             self.outages.over("database")
             later = self.outlook.look() if ahead.seconds == 0 else ahead
+            self._tell(ahead, started)
         except TmError as error:
             return self.outages.begun("database", str(error))
         wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
         if wait == 0 and (full or later.same_due(ahead)):
             wait = BREATH  # there is no room for more, or somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
+
+    def _do(self, ahead: Agenda, until: float) -> bool:
+        """Do what is due, and say whether there is no room for more."""
+        with span("tick", node=self.node):
+            full = self._plan_and_dispatch(ahead, until)
+            if ahead.is_due(ahead.lease_at):
+                with span("sweep"):
+                    self._sweep()
+            if ahead.is_due(ahead.deadline_at):
+                self._reap()
+            describe(**asdict(self._round))
+        return full
 
     def _plan_and_dispatch(self, ahead: Agenda, until: float) -> bool:
         """Plan and dispatch by turns, so that a long catch-up holds up nobody; say whether there is no room for more."""
@@ -105,7 +131,10 @@ class Scheduler(CeleryScheduler):
         turns = planning or ahead.is_due(ahead.turn_at)
         while planning or dispatching:
             if planning:
-                planning = self.planner.plan_due().more
+                with span("plan"):
+                    planned = self.planner.plan_due()
+                planning = planned.more
+                self._round.planned += planned.definitions
             dispatching, full = self._dispatch(turns=turns)
             dispatching = dispatching or planning
             if time.monotonic() >= until:
@@ -120,6 +149,8 @@ class Scheduler(CeleryScheduler):
         if self.outages.pause("broker"):
             return False, False
         done = self.dispatcher.dispatch_due(since=self.outlook.due_since, turns=turns)
+        self._round.claimed += done.claimed
+        self._round.sent += done.sent
         if done.error:
             self.outages.begun("broker", done.error)
             self.outlook.begin_anew()
@@ -134,15 +165,20 @@ class Scheduler(CeleryScheduler):
         if not len(swept):
             return
         self.outlook.begin_anew()
+        self._round.swept += len(swept)
         event = events.JobsSwept(redispatched=len(swept.redispatched), orphaned=len(swept.orphaned))
         events.emit(self.app, event, verbose=True)
-        for job, failure, then in swept.orphaned:
-            if then is not None:
-                events.emit_failure(self.app, job, failure, then)
 
     def _reap(self) -> None:
-        for job, failure, then in reap(self.installation.database, limit=self.installation.settings.tm_claim_batch):
-            events.emit_failure(self.app, job, failure, then)
+        self._round.swept += len(reap(self.installation.database, limit=self.installation.settings.tm_claim_batch))
+
+    def _tell(self, ahead: Agenda, started: float) -> None:
+        """Tell of the round, if anybody wants to hear of each."""
+        if not events.is_wanted(events.TickDone):
+            return
+        lag = max((ahead.now - ahead.job_at).total_seconds(), 0.0) if ahead.job_at else 0.0
+        done = asdict(self._round)
+        events.emit(self.app, events.TickDone(seconds=time.monotonic() - started, lag=lag, **done))
 
     def _be_seen(self) -> None:
         if time.monotonic() - self._seen_at < SEEN_EVERY:

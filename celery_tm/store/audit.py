@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row, insert, select
 
 from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.facts import Noted
 from ..domain.job import checked_actor
 from . import tables
 from .database import Transaction
@@ -43,7 +44,9 @@ def note(
 ) -> None:
     """Write one line of the audit."""
     values = {"action": action, "object": object, "before": before, "after": after, "reason": cut(reason, MAX_MESSAGE)}
-    tx.execute(insert(tables.audit).values(at=tx.now, actor=checked_actor(actor) or SYSTEM, **values))
+    who = checked_actor(actor) or SYSTEM
+    tx.execute(insert(tables.audit).values(at=tx.now, actor=who, **values))
+    tx.tell(Noted(action, object, who, reason, after))
 
 
 def lines(tx: Transaction, object: str, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -68,11 +68,13 @@ class BodyTransaction:
         try:
             with self.database.translated_errors():
                 self._session.commit()
-                result = finish(self.tx)
+                tx = self.tx
+                result = finish(tx)
                 self._connection.get_transaction().commit()  # type: ignore[union-attr]
         finally:
             actions = list(self._after_commit)
             self.roll_back()
+        self.database.tell(tx.facts)
         for action in actions:
             action()
         return result

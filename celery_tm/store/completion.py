@@ -29,8 +29,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from ..domain.execution import MAX_MESSAGE, Outcome, cut
+from ..domain.facts import Closed, Ended
 from ..domain.ids import execution_id
-from ..domain.job import Job
+from ..domain.job import Job, Source
 from ..domain.occurrence import OccurrenceState
 from . import tables
 from .clocks import Clock, ahead
@@ -69,7 +70,12 @@ def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | Non
     if one.dedupe_key is not None:
         values |= {"result_": result, "keep_key_": keep_key}
     statement = _success(keeps_key=one.dedupe_key is not None, ends_occurrence=one.occurrence is not None)
-    return bool(tx.run(statement, **values))
+    if not tx.run(statement, **values):
+        return False
+    tx.tell(Ended(one, Outcome.SUCCEEDED, message))
+    if one.occurrence is not None:
+        tx.tell(Closed(one.definition, OccurrenceState.COMPLETED, one.occurrence, None, one.source is Source.RECOVERY))
+    return True
 
 
 @cache
@@ -103,7 +109,11 @@ def succeed_all(
     if keeps_keys:
         lists["results"] = [result for _, result, _ in done]
     values = as_texts(lists) | ({"keep_key_": keep_key} if keeps_keys else {})
-    return {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), attempt_=attempt, **values)}
+    held = {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), attempt_=attempt, **values)}
+    for one, _, message in done:
+        if one.id in held:
+            tx.tell(Ended(one, Outcome.SUCCEEDED, message))
+    return held
 
 
 @cache

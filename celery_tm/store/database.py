@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Executable, Select, Table, Update, create_engine, event, select
 from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
@@ -23,6 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from .. import clock
+from ..domain.facts import Fact, Facts
 from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
@@ -47,6 +49,7 @@ class Transaction:
         self._options = {"schema_translate_map": {None: database.schema}} if database.schema else {}
         self._channel = database.channel
         self._woken = False
+        self.facts: list[Fact] = []  # what is to be told when this has committed
 
     @property
     def now(self) -> Moment:
@@ -138,6 +141,10 @@ class Transaction:
             self.dialect.wake(self.connection, self._channel)
             self._woken = True
 
+    def tell(self, fact: Fact) -> None:
+        """Let those who listen hear of something when this commits."""
+        self.facts.append(fact)
+
 
 class Database:
     """Where the jobs live."""
@@ -152,6 +159,8 @@ class Database:
         self._pid = 0
         self._schema_checked = False
         self._lock = threading.Lock()
+        self.listener: Callable[[Facts], None] | None = None  # hears what was written, after each commit
+        _databases.add(self)
 
     @property
     def safe_url(self) -> str:
@@ -188,7 +197,9 @@ class Database:
         with self.translated_errors(), self.engine.connect() as connection:
             connection = connection.execution_options(tm_write=write)
             with connection.begin():
-                yield Transaction(connection, self, direct=self.goes_direct)
+                tx = Transaction(connection, self, direct=self.goes_direct)
+                yield tx
+        self.tell(tx.facts)
 
     @contextmanager
     def _alone(self) -> Iterator[Transaction]:
@@ -197,9 +208,16 @@ class Database:
         with self.translated_errors():
             bare = Bare(self.engine)
             try:
-                yield Transaction(bare, self, direct=True)
+                tx = Transaction(bare, self, direct=True)
+                yield tx
             finally:
                 bare.connection.close()
+        self.tell(tx.facts)
+
+    def tell(self, facts: Facts) -> None:
+        """Let who listens hear what was written and has committed."""
+        if facts and self.listener is not None:
+            self.listener(facts)
 
     @property
     def goes_direct(self) -> bool:
@@ -257,6 +275,17 @@ class Database:
         """Close this process' connections."""
         if self._engine is not None and self._pid == os.getpid():
             self._engine.dispose()
+
+
+_databases: WeakSet[Database] = WeakSet()
+
+
+def _after_fork() -> None:
+    for database in list(_databases):
+        database._lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _get_ready(engine: Engine, dialect: Dialect) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 
 from ..domain.execution import MAX_ERROR, MAX_TRACEBACK, Failure, cut
+from ..domain.facts import Buried
 from ..domain.job import Job, JobState, Slot
 from . import following, jobs, tables
 from .database import Transaction
@@ -57,6 +58,7 @@ def bury(tx: Transaction, job: Job, *, reason: str, failure: Failure) -> None:
         "lease_until": None,
     }
     tx.execute(insert(dead_letter).values(**values))
+    tx.tell(Buried(job, reason))
 
 
 def find(tx: Transaction, id: str) -> DeadLetter | None:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Executable, Row, bindparam, select
 
 from ..domain.execution import MAX_ERROR, MAX_MESSAGE, MAX_TRACEBACK, Execution, Failure, Outcome, cut
+from ..domain.facts import Ended
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState, Source
 from . import tables
@@ -29,10 +30,15 @@ def record(
     message: str | None = None,
     failure: Failure | None = None,
     actor: str | None = None,
+    next_delay: float | None = None,
 ) -> str:
-    """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed."""
+    """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed.
+
+    `next_delay`, the seconds until the next try, is only told.
+    """
     values = values_of(job, outcome, message=message, failure=failure, actor=actor)
-    tx.insert_new(execution, values | {"completed_at": tx.now})
+    if tx.insert_new(execution, values | {"completed_at": tx.now}):
+        tx.tell(Ended(job, outcome, failure.error if failure else message, next_delay, actor))
     return str(values["id"])
 
 
@@ -42,6 +48,8 @@ def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome
     if rows:
         now = tx.read_now()
         tx.insert_all_new(execution, [row | {"completed_at": now} for row in rows])
+    for job, message in ended:
+        tx.tell(Ended(job, outcome, message))
     return {row["job"]: row["id"] for row in rows}
 
 

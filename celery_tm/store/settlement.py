@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
-from ..domain.job import Job, JobState
+from ..domain.facts import Closed, RunMoved
+from ..domain.job import Job, JobState, Source
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import NOT_KEPT, Bury, TryAgain, can_be_sent_again
 from ..domain.run import Run, ending_of, report_of, results_text, shortened
@@ -102,13 +103,29 @@ def close_if_over(tx: Transaction, run: Run) -> None:
     execution = executions.record(tx, root, ending.outcome, message=message, failure=failure)
     if ending.outcome is Outcome.SUCCEEDED:
         _keep(tx, root, execution, results_text(steps), NO_TIME)  # one that has a key says how long it is kept
-    attempts = executions.of_occurrence(tx, run.id)
-    report = shortened(report_of(run, steps, attempts, ending=ending, now=tx.read_now()))
-    occurrences.end(tx, run.id, ending.state, reason=ending.reason, report=report)
+    attempts, now = executions.of_occurrence(tx, run.id), tx.read_now()
+    report = shortened(report_of(run, steps, attempts, ending=ending, now=now))
+    _close(tx, root, run.id, ending.state, reason=ending.reason, report=report)
+    took = (now - run.created_at).total_seconds()
+    tx.tell(RunMoved(root.definition, run.id, ending.state, len(steps), took))
     progress.call_hook(tx, run, "on_complete", [run.told(ending.state), report])
     lanes.free(tx, root)
     if ending.state in (OccurrenceState.FAILED, OccurrenceState.STALE):
         pausing.pause_if_failing(tx, run.id)
+
+
+def _close(
+    tx: Transaction,
+    job: Job,
+    id: str,
+    state: OccurrenceState,
+    *,
+    reason: str | None,
+    report: Mapping[str, Any] | None = None,
+) -> None:
+    """End the occurrence that a job carries out."""
+    occurrences.end(tx, id, state, reason=reason, report=report)
+    tx.tell(Closed(job.definition, state, id, reason, job.source is Source.RECOVERY))
 
 
 FAILED, NO_TIME = (Outcome.FAILED, Outcome.TIMEOUT), timedelta(0)
@@ -182,7 +199,7 @@ def _end(
         _end_step(tx, run, job, StepEnd(outcome=outcome, why=reason))
         return
     if job.occurrence and not job.is_step:
-        occurrences.end(tx, job.occurrence, state, reason=reason)
+        _close(tx, job, job.occurrence, state, reason=reason)
     lanes.free(tx, job)
 
 
@@ -197,7 +214,7 @@ def fail(
         bury(tx, job, failure, then, ended=ended)
         return then
     if isinstance(then, TryAgain) and jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
-        executions.record(tx, job, failure.outcome, failure=failure)
+        executions.record(tx, job, failure.outcome, failure=failure, next_delay=then.delay.total_seconds())
         if job.occurrence is None:
             lanes.free(tx, job)  # an occurrence keeps its slot until it has ended
         if then.delay < WAKE_WITHIN:
@@ -255,7 +272,7 @@ def hand_back(tx: Transaction, job: Job, why: Failure) -> bool:
             return False
         stop(tx, job, message=f"cancelled while it ran; {why.error}")
         return True
-    executions.record(tx, job, why.outcome, failure=why)
+    executions.record(tx, job, why.outcome, failure=why, next_delay=0.0)
     tx.wake()
     return True
 

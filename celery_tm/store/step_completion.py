@@ -37,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, aggregate_order_by
 
 from ..domain.execution import MAX_MESSAGE, Outcome, cut
+from ..domain.facts import Ended
 from ..domain.ids import execution_id
 from ..domain.job import Job
 from ..domain.workflow import StepState
@@ -61,7 +62,10 @@ def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | Non
     values |= {"run_": one.occurrence, "step_": one.step, "result_": result, "message_": cut(message, MAX_MESSAGE)}
     if one.dedupe_key is not None:
         values["keep_key_"] = keep_key
-    return bool(tx.run(_success(keeps_key=one.dedupe_key is not None), **values))
+    if not tx.run(_success(keeps_key=one.dedupe_key is not None), **values):
+        return False
+    tx.tell(Ended(one, Outcome.SUCCEEDED, message))
+    return True
 
 
 @cache

@@ -55,6 +55,7 @@ class Collector:
         self.installation = installation
         self.size = size  # how many may wait for each other
         self._done: dict[str, tuple[JobContext, object]] = {}
+        self._took: dict[str, float] = {}
         self._since = time.monotonic()
         self._lock = threading.Lock()  # the thread that renews leases writes too, while a body takes its time
 
@@ -67,6 +68,7 @@ class Collector:
         context.settled = context.finishing = True
         with self._lock:
             self._done[context.id] = (context, result)
+            self._took[context.id] = context.seconds or 0.0
         if len(self._done) >= self.size or time.monotonic() - self._since >= WRITE_EVERY:
             lost = self.write()
             if context.id in lost:
@@ -78,6 +80,7 @@ class Collector:
         with self._lock:
             lost = self._write(list(self._done.values()))
             self._done.clear()
+            self._took.clear()
             self._since = time.monotonic()
         return lost
 
@@ -86,7 +89,7 @@ class Collector:
             return set()
         try:
             successes = [(context.job, result, context.success_message) for context, result in done]
-            lost = set(recorder.record_all(self.installation, successes))
+            lost = set(recorder.record_all(self.installation, successes, took=self._took))
         except DatabaseUnavailable as error:  # as long as their leases would last: the sweeper decides
             events.emit(self.installation.app, events.OutageBegan(what="database", error=str(error)))
             lost = {context.id for context, _ in done}
@@ -94,8 +97,7 @@ class Collector:
         keeper.let_go(*(context for context, _ in done))
         for context, _ in done:
             if context.id in lost:
-                job = context.job
-                events.emit(self.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
+                context.lose_lease()
         return lost
 
 

@@ -9,13 +9,14 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.execution import LOG_LEVELS, MAX_MESSAGE, cut
 from ..domain.ids import execution_id
 from ..domain.job import Job
-from ..errors import TmError
+from ..errors import InvalidValue, TmError, nearest, shown
 from ..installation import Installation
 from ..store import jobs, logs
 from ..store.body import BodyTransaction
+from ..telling import tell_lost
 from .results import results_of
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class JobContext:
         self._lost = False
         self._unwritten: str | None = None
         self._written_at = 0.0
+        self._began: float | None = None
 
     @property
     def id(self) -> str:
@@ -152,7 +154,11 @@ class JobContext:
             self.flush()
 
     def log(self, message: str, *, level: str = "info") -> None:
-        """Keep a line with this execution."""
+        """Keep a line with this execution, marked "debug", "info", "warning" or "error"."""
+        if level not in LOG_LEVELS:
+            near = nearest(str(level), LOG_LEVELS)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
         self._write(lambda tx: logs.write(tx, self.execution_id, level, str(message)))
 
     def flush(self) -> None:
@@ -189,8 +195,26 @@ class JobContext:
         self._stop = True
 
     def lose_lease(self) -> None:
-        """Note that the lease is gone."""
+        """Note that the lease is gone, and tell of it once."""
+        if not self._lost and self.installation is not None:
+            tell_lost(self.installation.app, self.job)
         self._lost = True
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how long the body has taken so far; None before it is called."""
+        return None if self._began is None else time.monotonic() - self._began
+
+    def enter(self) -> None:
+        """Note that the body is called now."""
+        self.entered = True
+        self._began = time.monotonic()
+
+
+def seconds_of(job: Job) -> float | None:
+    """Return how long the body of a job that runs here has taken."""
+    context = _current.get()
+    return context.seconds if context is not None and context.id == job.id else None
 
 
 def current_job() -> JobContext:

@@ -24,6 +24,7 @@ from ..producer.capturing import by_rule
 from ..producer.message import options_of, queue_of
 from ..publisher import HEADER
 from ..store.keys import DoneKey
+from ..tracing import describe, span
 from . import gate
 from .gate import Call, Decision, Verdict
 
@@ -61,16 +62,29 @@ def _settle(
     decide: Callable[[], Decision],
     give_back: Callable[[], bool] | None,
 ) -> Job:
-    decision = _decide(installation, decide, give_back)
+    with span("gate", job=task.request.id, task=task.name, attempt=attempt):
+        decision = _decide(installation, decide, give_back)
+        describe(definition=decision.job.definition if decision.job else decision.definition, refused=decision.refusal)
     if decision.verdict is Verdict.RUN and decision.job is not None:
         return decision.job
-    refusal = events.DeliveryRefused(job=task.request.id, task=task.name, attempt=attempt, reason=decision.reason)
-    events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+    _tell_refused(task, installation, task.request.id, attempt, decision)
     if decision.done is not None and decision.done.job != task.request.id:
         _answer(task, decision.done)
     if decision.revoked:
         answers.revoked(task, task.request)
     raise Ignore
+
+
+def _tell_refused(task: Any, installation: Installation, id: str, attempt: int, decision: Decision) -> None:
+    refused = events.DeliveryRefused(
+        job=id,
+        task=task.name,
+        definition=decision.definition,
+        attempt=attempt,
+        kind=str(decision.refusal),
+        reason=decision.reason,
+    )
+    events.emit(installation.app, refused, verbose=installation.settings.tm_verbose)
 
 
 def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence[Job]:
@@ -83,12 +97,12 @@ def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence
         decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker)]
         return Decision(verdict=Verdict.RUN)
 
-    _decide(installation, decide, None)
+    with span("gate", job=carrier, task=task.name, count=len(attempts)):
+        _decide(installation, decide, None)
     admitted, refused = decided[0]
     present = dict(attempts)
     for id, decision in refused:
-        refusal = events.DeliveryRefused(job=id, task=task.name, attempt=present[id], reason=decision.reason)
-        events.emit(installation.app, refusal, verbose=installation.settings.tm_verbose)
+        _tell_refused(task, installation, id, present[id], decision)
     if not admitted:
         raise Ignore
     return admitted

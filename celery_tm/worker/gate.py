@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import Any
 
 from ..domain.codec import encode
@@ -23,6 +23,7 @@ from ..installation import Installation
 from ..store import admission, executions, following, jobs, keys, settlement
 from ..store.database import Transaction
 from ..store.keys import DoneKey
+from ..telling import tell_started
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,6 +35,18 @@ class Verdict(Enum):
     SKIP = auto()  # settled already, or somebody else's; acknowledge and forget
 
 
+class Refusal(StrEnum):
+    """Why a delivery is refused, in one word."""
+
+    SETTLED = "settled"  # its job is done, or an attempt of the direct call is recorded
+    OTHER_ATTEMPT = "other_attempt"  # the job is at a later attempt
+    RUNNING = "running"  # it, or another job with its key, is in process
+    KEY = "key"  # its key has succeeded
+    EXPIRED = "expired"
+    NOT_DUE = "not_due"
+    SLOT = "slot"  # it waits for a slot of its concurrency key
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """The gate's answer: the job if it may run, else why not, and the success of its key where that is the reason."""
@@ -41,6 +54,8 @@ class Decision:
     verdict: Verdict
     job: Job | None = None
     reason: str = ""
+    refusal: Refusal | None = None
+    definition: str | None = None  # of the job that was refused, where it is known
     done: DoneKey | None = None
     revoked: bool = False  # somebody took it back before it came
 
@@ -80,7 +95,13 @@ def admit_job(installation: Installation, id: str, attempt: int, *, worker: str,
         return database.run(lambda tx: _refusal(tx, id, attempt))
     if job.occurrence and not occurring and not job.is_step:  # a message that does not say so
         database.run(lambda tx: admission.start_occurrence(tx, job, stuck_after=stuck_after))
+    _tell(installation, job)
     return Decision(verdict=Verdict.RUN, job=job)
+
+
+def _tell(installation: Installation, job: Job) -> None:
+    if job.ended is None:  # else only what follows is handed on
+        tell_started(installation.app, job, verbose=installation.settings.tm_verbose)
 
 
 def admit_all(
@@ -92,6 +113,8 @@ def admit_all(
     admitted = database.run(
         lambda tx: admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier), alone=single
     )
+    for job in admitted:
+        _tell(installation, job)
     ids = {job.id for job in admitted}
     refused = [(id, attempt) for id, attempt in attempts if id not in ids]
     if not refused:
@@ -103,19 +126,19 @@ def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:
     """Say why a delivery is refused, and settle a job that will never run."""
     job = jobs.find(tx, id)
     if job is None:
-        return _skip("it is settled already")
+        return _skip(Refusal.SETTLED, "it is settled already")
     if job.attempt != attempt:
-        return _skip(f"attempt {job.attempt} is the present one")
+        return _skip(Refusal.OTHER_ATTEMPT, f"attempt {job.attempt} is the present one", job)
     if job.state is JobState.RUNNING:
-        return _skip(f"it runs on {job.claimed_by}")
+        return _skip(Refusal.RUNNING, f"it runs on {job.claimed_by}", job)
     if job.dedupe_key and (done := keys.find_kept(tx, job.task, job.dedupe_key)):
         why = f"key {job.dedupe_key!r} has succeeded in job {done.job}"
         settlement.drop(tx, job, Outcome.DEDUPLICATED, reason=why, result=done.result)
-        return _skip("its key has succeeded already", done)
+        return _skip(Refusal.KEY, "its key has succeeded already", job, done)
     if job.is_expired(tx.read_now()):
         settlement.drop(tx, job, Outcome.EXPIRED, reason=f"it expired at {job.expires_at}")
-        return _skip("it has expired")
-    return _skip("it is not due yet")
+        return _skip(Refusal.EXPIRED, "it has expired", job)
+    return _skip(Refusal.NOT_DUE, "it is not due yet", job)
 
 
 def admit_call(installation: Installation, call: Call, *, worker: str) -> Decision:
@@ -138,9 +161,12 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
             return Decision(verdict=Verdict.RUN, job=written)
         if written is not None:
             jobs.remove_running(tx, written.id, written.attempt)
-        return refusal or _skip("it, or another job with its key, is in process")
+        return refusal or _skip(Refusal.RUNNING, "it, or another job with its key, is in process")
 
-    return installation.database.run(work)
+    decision = installation.database.run(work)
+    if decision.verdict is Verdict.RUN and decision.job is not None:
+        _tell(installation, decision.job)
+    return decision
 
 
 def _take_a_number(tx: Transaction, job: Job) -> Decision:
@@ -148,17 +174,19 @@ def _take_a_number(tx: Transaction, job: Job) -> Decision:
     waiting = replace(job, state=JobState.PENDING, claimed_by=None, dispatches=0)
     written = jobs.insert_after(tx, waiting, delay=timedelta(0))
     tx.wake()
-    return _skip("it waits for a slot of its concurrency key" if written else "it, or another job with its key, is owed")
+    if written:
+        return _skip(Refusal.SLOT, "it waits for a slot of its concurrency key")
+    return _skip(Refusal.RUNNING, "it, or another job with its key, is owed")
 
 
 def _ran_before(tx: Transaction, call: Call) -> Decision | None:
     """Refuse a direct call that has been settled already."""
     if call.key and (done := keys.find_kept(tx, call.task, call.key)):
-        return _skip("its key has succeeded already", done)
+        return _skip(Refusal.KEY, "its key has succeeded already", done=done)
     if not executions.is_recorded(tx, call.id, since=call.attempt):
         return None
     last = executions.of_job(tx, call.id)[0].outcome
-    return _skip("an attempt of it is recorded already", revoked=last is Outcome.CANCELLED)
+    return _skip(Refusal.SETTLED, "an attempt of it is recorded already", revoked=last is Outcome.CANCELLED)
 
 
 def _job_of(call: Call) -> Job:
@@ -200,5 +228,10 @@ def _text(value: Any, field: str) -> str | None:
         return None
 
 
-def _skip(reason: str, done: DoneKey | None = None, *, revoked: bool = False) -> Decision:
-    return Decision(verdict=Verdict.SKIP, reason=reason, done=done, revoked=revoked)
+def _skip(
+    refusal: Refusal, reason: str, job: Job | None = None, done: DoneKey | None = None, *, revoked: bool = False
+) -> Decision:
+    definition = job.definition if job is not None else None
+    return Decision(
+        verdict=Verdict.SKIP, reason=reason, refusal=refusal, definition=definition, done=done, revoked=revoked
+    )  # fmt: skip

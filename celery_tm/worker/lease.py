@@ -12,7 +12,6 @@ import os
 import threading
 import weakref
 
-from .. import events
 from ..installation import Installation
 from ..store import jobs
 from .context import JobContext
@@ -100,8 +99,6 @@ class LeaseKeeper:
             still_running = self._running.pop((context.id, context.attempt), None)
         if still_running is not None and not context.finishing:  # else its row is gone for a good reason
             context.lose_lease()
-            job = context.job
-            events.emit(self.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
 
 
 _keepers: weakref.WeakKeyDictionary[Installation, tuple[int, LeaseKeeper]] = weakref.WeakKeyDictionary()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from .. import events
 from ..domain.codec import encode
 from ..domain.execution import Failure, Outcome
+from ..domain.facts import Ended, Fact
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
@@ -24,12 +25,15 @@ from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
-from ..store.settlement import Ended
+from ..store.settlement import Ended as Kept
+from ..tracing import describe_job, span
+from . import context as contexts
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 NO_WAIT = timedelta(0)
+NOTHING: Mapping[str, float] = {}
 
 
 def record_success(
@@ -38,7 +42,7 @@ def record_success(
     result: object,
     *,
     message: str | None = None,
-    ended: Ended | None = None,
+    ended: Kept | None = None,
     body: BodyTransaction | None = None,
 ) -> None:
     """The body returned: the work is done. With `body`, its own writes and this are one transaction."""
@@ -56,34 +60,47 @@ def record_success(
     _finish(
         installation, job, work, outcome=Outcome.SUCCEEDED, body=body, alone=single, first=at_once if quiet else None
     )  # fmt: skip
-    tell_success(installation, job)
 
 
-def record_all(installation: Installation, done: Sequence[tuple[Job, object, str | None]]) -> Collection[str]:
+def record_all(
+    installation: Installation, done: Sequence[tuple[Job, object, str | None]], *, took: Mapping[str, float] = NOTHING
+) -> Collection[str]:
     """Many bodies returned: write that in one transaction; return the ids of those that had lost their lease.
 
-    Run again after a commit whose answer was lost, it finds its own records.
+    Run again after a commit whose answer was lost, it finds its own records. `took` are the bodies' seconds, by job.
     """
     keep_key = installation.settings.tm_keep_keys
     results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
     database = installation.database
     single = database.dialect.changes_many and len({job.attempt for job, _, _ in done}) == 1
 
+    def work(tx: Transaction) -> Collection[str]:
+        held = settlement.succeed_all(tx, results, keep_key=keep_key)
+        tx.facts[:] = [_timed(fact, took) for fact in tx.facts]
+        return held
+
     def once() -> Collection[str]:
-        held = database.run(lambda tx: settlement.succeed_all(tx, results, keep_key=keep_key), alone=single)
+        held = database.run(work, alone=single)
         lost = [(job.id, job.attempt, job.claimed_by) for job, _, _ in done if job.id not in held]
         ours = database.run(lambda tx: executions.succeeded_by(tx, lost)) if lost else ()
+        database.tell(
+            [Ended(job, Outcome.SUCCEEDED, said, seconds=took.get(job.id)) for job, _, said in done if job.id in ours]
+        )
         return {id for id, _, _ in lost if id not in ours}
 
-    lost = _patiently(installation, once)
-    for job, _, _ in done:
-        if job.id not in lost:
-            tell_success(installation, job)
-    return lost
+    with span("record", count=len(done)):
+        return _patiently(installation, once)
+
+
+def _timed(fact: Fact, took: Mapping[str, float | None]) -> Fact:
+    """Add to an end how long its body took."""
+    if isinstance(fact, Ended) and fact.seconds is None and fact.job.id in took:
+        return replace(fact, seconds=took[fact.job.id])
+    return fact
 
 
 def record_replaced(
-    installation: Installation, job: Job, ended: Ended | None, *, message: str, body: BodyTransaction | None
+    installation: Installation, job: Job, ended: Kept | None, *, message: str, body: BodyTransaction | None
 ) -> None:
     """The body put another call in its place."""
     _finish(
@@ -95,32 +112,19 @@ def record_replaced(
     )
 
 
-def tell_success(installation: Installation, job: Job) -> None:
-    """Emit the event of a success."""
-    events.emit(
-        installation.app,
-        events.ExecutionCompleted(
-            job=job.id,
-            task=job.task,
-            attempt=job.attempt,
-            execution=execution_id(job.id, job.attempt),
-            occurrence=job.occurrence,
-        ),
-        verbose=installation.settings.tm_verbose,
-    )
-
-
 def record_failure(
     installation: Installation,
     job: Job,
     failure: Failure,
     *,
     then: TryAgain | Bury | None = None,
-    ended: Ended | None = None,
+    ended: Kept | None = None,
+    seconds: float | None = None,
 ) -> TryAgain | Bury | None:
     """The attempt failed: decide what follows, by the job's policy unless the caller knows, and write both.
 
-    None means that nothing follows, because the job was cancelled while it ran.
+    None means that nothing follows, because the job was cancelled while it ran. `seconds` is how long it ran, where its body
+    was not called here.
     """
     vanished = failure.outcome is Outcome.ORPHANED
     wanted = then or after_failure(job, default=installation.default_policy, vanished=vanished)
@@ -129,9 +133,7 @@ def record_failure(
     def work(tx: Transaction) -> None:
         decided[:] = [settlement.fail(tx, job, failure, wanted, ended=ended)]
 
-    _finish(installation, job, work, outcome=failure.outcome)
-    if decided[0] is not None:
-        events.emit_failure(installation.app, job, failure, decided[0])
+    _finish(installation, job, work, outcome=failure.outcome, seconds=seconds)
     return decided[0]
 
 
@@ -145,7 +147,7 @@ def record_vanished(
     """
     try:
         with installation.database.transaction(write=False) as tx:
-            job = jobs.find(tx, id)
+            job, now = jobs.find(tx, id), tx.read_now()
             if job is None and not executions.is_recorded(tx, id):
                 return Bury("it vanished before it was let in")
         if job is not None and job.ended is not None and job.claimed_by in workers:
@@ -153,7 +155,9 @@ def record_vanished(
         found = None if job is None else (job.attempt, job.state, job.ended)
         if job is None or found != (attempt, JobState.RUNNING, None) or job.claimed_by not in workers:
             return None
-        return record_failure(installation, job, failure)
+        since = job.claimed_at if failure.outcome is Outcome.TIMEOUT else None  # when others ended nobody has seen
+        ran = None if since is None else (now - since).total_seconds()
+        return record_failure(installation, job, failure, seconds=ran)
     except (DatabaseUnavailable, LeaseLost):
         return None
 
@@ -216,40 +220,70 @@ def _finish(
     body: BodyTransaction | None = None,
     alone: bool = False,
     first: Callable[[Transaction], bool] | None = None,
+    seconds: float | None = None,
 ) -> T | None:
     """Run the finishing transaction, waiting out an outage up to the lease; `first` is a statement that may be enough.
 
     A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
     of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
     """
+    told: list[Fact] = []
+    work = _noting(work, job, told, seconds)
     if body is not None and body.is_open:
-        return _finish_body(installation, job, body, work, outcome)
+        with span("record", outcome=outcome):
+            describe_job(job)
+            return _finish_body(installation, job, body, work, outcome, told)
+    quiet = None if first is None else _noting(first, job, told)
     unsure = False
 
     def once() -> T | None:
         nonlocal unsure
         try:
-            if first is not None and installation.database.run(first, alone=True):
+            if quiet is not None and installation.database.run(quiet, alone=True):
                 return None
             return installation.database.run(work, alone=alone)
         except LeaseLost:
             if unsure and _was_ours(installation, job, outcome):
+                installation.database.tell(told)
                 return None
             raise
         except DatabaseUnavailable:
             unsure = True
             raise
 
-    return _patiently(installation, once)
+    with span("record", outcome=outcome):
+        describe_job(job)
+        return _patiently(installation, once)
+
+
+def _noting(
+    work: Callable[[Transaction], T], job: Job, told: list[Fact], seconds: float | None = None
+) -> Callable[[Transaction], T]:
+    """Let what is told of the end say how long the body took; `told` keeps it, should the commit's answer be lost."""
+
+    def noted(tx: Transaction) -> T:
+        result = work(tx)
+        took = {job.id: contexts.seconds_of(job) if seconds is None else seconds}
+        if tx.facts:
+            told[:] = tx.facts[:] = [_timed(fact, took) for fact in tx.facts]
+        return result
+
+    return noted
 
 
 def _finish_body(
-    installation: Installation, job: Job, body: BodyTransaction, work: Callable[[Transaction], T], outcome: Outcome
+    installation: Installation,
+    job: Job,
+    body: BodyTransaction,
+    work: Callable[[Transaction], T],
+    outcome: Outcome,
+    told: Sequence[Fact],
 ) -> T | None:
     try:
         return body.commit_with(work)
     except DatabaseUnavailable:
         if _patiently(installation, lambda: _was_ours(installation, job, outcome)):
+            installation.database.tell(told)
             return None
         raise
 

@@ -60,7 +60,7 @@ class Recorded:
         context = _admitted(self._task)
         if context is None:
             return _run_detached(self._task, self.__wrapped__, args, kwargs)
-        context.entered = True
+        context.enter()
         return _run_held(self._task, context, self.__wrapped__, args, kwargs)
 
 
@@ -77,7 +77,6 @@ def _run_held(task: Any, context: JobContext, body: Callable[..., Any], args: An
         return _run(task, context, body, args, kwargs)
     except LeaseLost:
         context.lose_lease()
-        _tell_lost(context)
         raise Ignore from None
     except DatabaseUnavailable as error:
         # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
@@ -241,12 +240,6 @@ def _when(value: Any) -> timedelta:
         aware = value if value.tzinfo else value.astimezone()
         return max(aware - clock.now(), timedelta(0))
     return timedelta(seconds=max(float(value or 0), 0))
-
-
-def _tell_lost(context: JobContext) -> None:
-    assert context.installation is not None
-    job = context.job
-    events.emit(context.installation.app, events.LeaseWasLost(job=job.id, task=job.task, attempt=job.attempt))
 
 
 # Without a worker

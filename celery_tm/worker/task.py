@@ -26,7 +26,7 @@ from ..domain.retry import read_policy
 from ..errors import InvalidValue, shown
 from ..installation import Installation
 from ..publisher import HARD_LIMIT_GRACE, HEADER
-from . import builtin, calling, chunk, delivery, following, running, unknown  # noqa: F401  (unknown only listens)
+from . import attending, builtin, calling, chunk, delivery, following, running, unknown  # noqa: F401  (some only listen)
 from . import context as contexts
 from .context import JobContext
 from .control import make_revokes_durable

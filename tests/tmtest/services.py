@@ -65,6 +65,12 @@ KINDS = {
         ("amqp://guest:guest@127.0.0.1:5672//",),
         "apt-get install rabbitmq-server, or set TM_TEST_RABBITMQ=amqp://guest:guest@host//",
     ),
+    "chromium": Kind(
+        "chromium",
+        "TM_TEST_CHROMIUM",
+        ("chromium", "chromium-browser", "google-chrome"),
+        "apt-get install chromium chromium-driver, or set TM_TEST_CHROMIUM=/path/to/chromium",
+    ),
 }
 
 
@@ -87,12 +93,18 @@ def _answers(name: str, url: str) -> bool:
         "mysql": _ask_database,
         "redis": lambda u: redis.Redis.from_url(u, socket_connect_timeout=2).close() or redis.Redis.from_url(u).ping(),
         "rabbitmq": _ask_broker,
+        "chromium": _look_for_browser,
     }
     try:
         checks[name](url)
     except (SQLAlchemyError, redis.RedisError, OSError, ImportError, kombu.exceptions.KombuError):
         return False
     return True
+
+
+def _look_for_browser(name: str) -> None:
+    if not shutil.which(name) or not shutil.which("chromedriver"):
+        raise FileNotFoundError(name)
 
 
 def _ask_database(url: str) -> None:

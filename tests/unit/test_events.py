@@ -6,7 +6,6 @@ import inspect
 import logging
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +13,9 @@ import pytest
 from celery.utils.dispatch import Signal
 
 from celery_tm import events
-from celery_tm.domain.execution import Failure, Outcome
-from celery_tm.domain.ids import execution_id
-from celery_tm.domain.job import Job
-from celery_tm.domain.retry import Bury, TryAgain
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 APP = object()
 CLASSES = [c for c in vars(events).values() if inspect.isclass(c) and c.__module__ == events.__name__ and is_dataclass(c)]
-JOB = Job(id="j", task="t", args="[]", kwargs="{}", run_at=NOON, created_at=NOON, original_delay=timedelta(0), attempt=2)
 Heard = list[tuple[Any, dict[str, Any]]]
 
 
@@ -148,22 +141,3 @@ def test_the_memory_of_warnings_stays_small(heard: Heard, stopwatch: SimpleNames
 
     assert len(heard) == 10_050
     assert len(events._warned) < 10_010
-
-
-def test_a_failure_with_a_next_try_tells_when(heard: Heard) -> None:
-    failure = Failure(error="boom", outcome=Outcome.TIMEOUT)
-
-    events.emit_failure(APP, JOB, failure, TryAgain(timedelta(seconds=90)))
-
-    [(signal, values)] = heard
-    assert signal is events.execution_failed
-    assert values["execution"] == execution_id("j", 2)
-    assert (values["outcome"], values["error"], values["next_delay"], values["attempt"]) == ("timeout", "boom", 90.0, 2)
-
-
-def test_the_last_failure_tells_about_the_dead_letter_too(heard: Heard) -> None:
-    events.emit_failure(APP, JOB, Failure(error="boom"), Bury("failed 2 times"))
-
-    assert [signal for signal, _ in heard] == [events.execution_failed, events.job_buried]
-    assert heard[0][1]["next_delay"] is None
-    assert heard[1][1]["reason"] == "failed 2 times"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_tm.errors import InvalidValue, TmError, UnknownSetting
-from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, NOT_YET, Settings, read_settings
+from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, Settings, read_settings
 
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
 OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight", "tm_admins"}
@@ -22,6 +22,7 @@ BAD: dict[str, list[Any]] = {
     "mapping": [5, "a=b", ["a"], [("a", "b")]],
     "names": [5, "a=b", ["a"], {"a": 5}],
     "patterns": [5, "*password*", {"a": 5}, [5], [""], [" a"], ["shop.pay:"], [":card"], [None]],
+    "ports": [0, -1, 65_535, "9808", 1.5, True, [9808], {"beats": 1}, {"beat": 0}, {"worker": "9809"}, {"beat": 65_536}],
     "users": [5, "ann", {"a": 5}, [5], [""], ["ann "], [None]],
     "rows": [5, ["logs"], {"logs": 0}, {"logs": "many"}, {"log": 5}, {"jobs": 5}, {1: 5}],
 }
@@ -167,8 +168,9 @@ def test_settings_cannot_be_changed_and_share_no_mapping() -> None:
         settings.tm_verbose = True  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_a_reserved_name_is_no_typo_but_is_said_to_change_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert read_settings({name: 5}, {}) == Settings()
-    assert f"{name} is reserved" in caplog.text
-    assert name not in NAMES
+def test_metrics_ports_are_the_stated_ones_or_one_after_the_other() -> None:
+    assert [Settings().port_of(kind) for kind in ("beat", "worker")] == [None, None]
+    both = read_settings({"tm_metrics_port": 9808}, {})
+    assert [both.port_of(kind) for kind in ("beat", "worker")] == [9808, 9809]
+    one = read_settings({"tm_metrics_port": {"worker": 65_535}}, {})
+    assert [one.port_of(kind) for kind in ("beat", "worker")] == [None, 65_535]

@@ -1,0 +1,148 @@
+"""How busy the time to come is: the instants of each hour, by definition, for a heat map or a look before a release.
+
+The work is bounded, whatever the definitions are: those with the same timeline are counted once, what fires more often than
+can be walked is estimated hour by hour, and where even that would take too long the counting stops and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ..domain.definition import Definition
+from ..domain.timeline import INSTANT
+from ..errors import InvalidValue, shown
+
+HOUR = timedelta(hours=1)
+MAX_HOURS = 24 * 31
+MOST_STEPS = 10_000  # of all definitions together; a step is one `next_after`, mostly well under 100 µs
+READING = 8  # steps that it is worth to read a schedule's text
+EXACT = 200  # steps that one timeline is walked: more than once an hour for a week is estimated from there
+SAMPLE = 3  # instants of an hour that its number is estimated from
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """How many instants each hour has, from `since` on. Jitter, overlap and waiting edits are not looked at."""
+
+    since: datetime
+    hours: int
+    totals: Sequence[int]  # of each hour
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by definition, those with at least one instant
+    estimated: Sequence[str] = field(default_factory=list)  # definitions of which some hours are estimated
+    cut: Mapping[str, datetime] = field(default_factory=dict)  # where the counting stopped, by definition
+
+    @property
+    def counted_until(self) -> datetime | None:
+        """Return from when on some definition is no longer counted; None where all are."""
+        return min(self.cut.values(), default=None)
+
+    def busiest(self, hour: int) -> list[tuple[str, int]]:
+        """Return the definitions that fire in an hour and how often, the busiest first."""
+        found = [(name, counts[hour]) for name, counts in self.counts.items() if counts[hour]]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
+
+def checked_hours(hours: int) -> int:
+    """Return a number of hours that can be looked ahead."""
+    if isinstance(hours, bool) or not isinstance(hours, int) or not 0 < hours <= MAX_HOURS:
+        raise InvalidValue("hours", f"{shown(hours)} is not a number of hours", f"give 1 to {MAX_HOURS}")
+    return hours
+
+
+def forecast(definitions: Iterable[Definition], *, since: datetime, hours: int, steps: int = MOST_STEPS) -> Forecast:
+    """Count the instants of the definitions that are on; `steps` is how much work that may be."""
+    alike: dict[Hashable, list[Definition]] = {}
+    for definition in definitions:
+        if _may_fire(definition, until=since + hours * HOUR):
+            alike.setdefault(_course_of(definition), []).append(definition)
+    totals = [0] * hours
+    counts: dict[str, Sequence[int]] = {}
+    estimated: list[str] = []
+    cut: dict[str, datetime] = {}
+    for number, some in enumerate(alike.values()):
+        names = [definition.name for definition in some]
+        walk = _Walk(some[0], since=since, hours=hours, steps=steps // (len(alike) - number))
+        walk.count()
+        steps -= walk.taken
+        totals = [there + len(names) * count for there, count in zip(totals, walk.counts, strict=True)]
+        counts |= dict.fromkeys(names, walk.counts) if any(walk.counts) else {}
+        cut |= dict.fromkeys(names, walk.cut_at) if walk.cut_at else {}
+        estimated += names if walk.is_estimate else []
+    return Forecast(
+        since=since, hours=hours, totals=totals, counts=dict(sorted(counts.items())), estimated=sorted(estimated), cut=cut
+    )
+
+
+def _may_fire(definition: Definition, *, until: datetime) -> bool:
+    is_on = definition.enabled and not definition.paused and definition.retired_at is None
+    return is_on and definition.next_run_at is not None and definition.next_run_at < until
+
+
+def _course_of(definition: Definition) -> Hashable:
+    """Return what decides the coming instants of a definition; many definitions share one. Reads no schedule."""
+    hashed = definition.name if "h" in definition.schedule.lower() else ""
+    days = tuple((name, definition.closed.get(name)) for name in definition.calendars)
+    rule = (definition.schedule_kind, definition.schedule, definition.timezone, definition.gap, definition.fold, hashed)
+    bounds = (definition.starts_at, definition.ends_at, definition.excluded, days, definition.next_run_at)
+    return rule, bounds, None if definition.max_runs is None else definition.max_runs - definition.runs
+
+
+class _Walk:
+    """One definition's instants by hour, counted for a while, then estimated, then cut."""
+
+    def __init__(self, definition: Definition, *, since: datetime, hours: int, steps: int) -> None:
+        self.definition, self.since, self.hours, self.steps = definition, since, hours, steps
+        self.left = None if definition.max_runs is None else definition.max_runs - definition.runs
+        self.counts = [0] * hours
+        self.taken = 0
+        self.is_estimate = False
+        self.cut_at: datetime | None = None
+
+    def count(self) -> None:
+        """Fill in the hours."""
+        instant = self._first()
+        while instant is not None and (hour := (instant - self.since) // HOUR) < self.hours and self.left != 0:
+            if self.taken >= min(EXACT, self.steps):
+                self._go_on(hour)
+                return
+            self.counts[hour] += 1
+            self.left = None if self.left is None else self.left - 1
+            if not self.taken and self.steps < READING:  # its first instant was there for nothing; no more of it
+                self.cut_at = self.since + hour * HOUR
+                return
+            instant = self._next(instant)
+
+    def _first(self) -> datetime | None:
+        """Return the first instant; the row knows it, unless it is overdue."""
+        following = self.definition.next_run_at
+        if following is None or following >= self.since:
+            return following
+        return self._next(self.since - INSTANT)
+
+    def _go_on(self, hour: int) -> None:
+        """Estimate the hours from this one on, or cut where that would take too long or the runs are numbered."""
+        if self.left is not None or self.steps - self.taken < (self.hours - hour) * SAMPLE:
+            self.counts[hour] = 0  # part of an hour would look like a quiet one
+            self.cut_at = self.since + hour * HOUR
+            return
+        self.is_estimate = True
+        for one in range(hour, self.hours):
+            self.counts[one] = self._estimated(self.since + one * HOUR)
+
+    def _estimated(self, start: datetime) -> int:
+        """Return how many instants an hour has if they go on as they begin; exact where there are only a few."""
+        found: list[datetime] = []
+        instant = self._next(start - INSTANT)
+        while instant is not None and instant < start + HOUR:
+            found.append(instant)
+            if len(found) == SAMPLE:
+                gap = (found[-1] - found[0]) / (SAMPLE - 1)
+                return 1 + (start + HOUR - INSTANT - found[0]) // gap
+            instant = self._next(instant)
+        return len(found)
+
+    def _next(self, instant: datetime) -> datetime | None:
+        self.taken += 1 if self.taken else READING
+        return self.definition.timeline.next_after(instant)
