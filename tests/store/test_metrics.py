@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,10 +175,10 @@ def test_a_stated_folder_is_used_and_left_alone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_the_package_the_log_says_what_to_install(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    app.conf.tm_metrics_port = 9808
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    app = Celery("bare", set_as_current=False, tm_database_url="sqlite://", tm_metrics_port=9808)
     serving.serve_beat(Installation.of(app))
     serving.count_worker(Installation.of(app), has_processes=True)
     assert caplog.text.count("pip install 'celery-tm[metrics]'") == 2
