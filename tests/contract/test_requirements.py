@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parent.parent.parent
 PAGE = PROJECT / "docs" / "requirements.md"
 DELIVERED = (
     [f"C{n}" for n in (1, 2, 3)]
-    + [f"T{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17)]
+    + [f"T{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17)]
     + [f"Q{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
     + [f"M{n}" for n in (1, 2, 3, 4, 5)]
     + [f"B{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
