@@ -58,6 +58,7 @@ def pages(shop: ModuleType) -> dict[str, str]:
         "jobs": "/tm/jobs",
         "job": f"/tm/job/{letter}",
         "run": f"/tm/run/{run}",
+        "instants": "/tm/instants?troubled=1",
         "history": "/tm/history",
         "dead-letters": "/tm/dead-letters",
         "dead-letters-preview": "/tm/dead-letters/preview?action=revive&task=shop.call_carrier",

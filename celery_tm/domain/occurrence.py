@@ -25,6 +25,14 @@ class OccurrenceState(StrEnum):
 
 
 ACTIVE = (OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING)
+# What somebody may ask "why?" about. A coalesced instant is none: another run stood for it.
+TROUBLED = (
+    OccurrenceState.FAILED,
+    OccurrenceState.STALE,
+    OccurrenceState.MISSED,
+    OccurrenceState.SKIPPED,
+    OccurrenceState.CANCELLED,
+)
 
 # What may follow each state, and why. States that are not here are final.
 OCCURRENCE_NEXT: Mapping[OccurrenceState, Mapping[OccurrenceState, str]] = {

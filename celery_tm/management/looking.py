@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..domain.checks import choice, instant, text
 from ..domain.execution import Execution, Outcome
 from ..domain.ids import execution_id
 from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_TASK, Job, JobState, Source, checked_text
-from ..domain.occurrence import Occurrence, OccurrenceState
+from ..domain.occurrence import TROUBLED, Occurrence, OccurrenceState
 from ..domain.paging import Page, checked_limit
-from ..errors import DefinitionNotFound, JobNotFound, nearest
+from ..errors import DefinitionNotFound, InvalidValue, JobNotFound, nearest
 from ..installation import Installation
 from ..store import definitions, lists
 from ..store import executions as attempts
@@ -70,15 +70,36 @@ def jobs(installation: Installation, *, state: Any, after: str | None, limit: in
 
 
 def occurrences(
-    installation: Installation, name: str, *, state: Any, before: str | None, limit: int, **wanted: Any
+    installation: Installation,
+    name: str | None,
+    *,
+    state: Any,
+    troubled: bool,
+    before: str | None,
+    limit: int,
+    **wanted: Any,
 ) -> Page[Occurrence]:
-    """Return the latest instants of a definition that fit."""
-    given = checked(**wanted) | {"state": choice(OccurrenceState, "state", optional=True)(state)}
+    """Return the latest instants that fit, of a definition or of all."""
+    given, one = checked(**wanted), choice(OccurrenceState, "state", optional=True)(state)
+    if troubled and one is not None:
+        raise InvalidValue("state", "troubled names the states already", "give one of the two")
+    states = TROUBLED if troubled else () if one is None else (one,)
     with installation.database.transaction(write=False) as tx:
-        found = definitions.find(tx, name)
-        if found is None:
-            raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
-        return lists.occurrences(tx, found.id, cursor=before, limit=limit, **given)
+        id = None if name is None else _id_of(tx, name)
+        return lists.occurrences(tx, id, states=states, cursor=before, limit=limit, **given)
+
+
+def _id_of(tx: Transaction, name: str) -> str:
+    found = definitions.find(tx, name)
+    if found is None:
+        raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
+    return found.id
+
+
+def names_of(installation: Installation, found: Iterable[Occurrence]) -> dict[str, str]:
+    """Return the names of the definitions that occurrences are of, by id; one that was removed is not there."""
+    with installation.database.transaction(write=False) as tx:
+        return definitions.names_of(tx, {one.definition for one in found})
 
 
 def audit(installation: Installation, *, before: str | None, limit: int, **wanted: Any) -> Page[AuditLine]:

@@ -125,17 +125,25 @@ class TimeManagement:
 
     def occurrences(
         self,
-        name: str,
+        name: str | None = None,
         *,
         state: str | None = None,
+        troubled: bool = False,
         since: datetime | None = None,
         until: datetime | None = None,
         before: str | None = None,
         limit: int = AT_A_GLANCE,
     ) -> Page[Occurrence]:
-        """Return the latest instants of a definition and what was decided, those planned ahead included."""
-        span = {"since": since, "until": until}
-        return looking.occurrences(self.installation, name, state=state, before=before, limit=limit, **span)
+        """Return the latest instants, of a definition or of all, and what was decided, those planned ahead included.
+
+        `troubled`: only those that failed, are stale, or were missed, skipped or cancelled.
+        """
+        wanted: dict[str, Any] = {"state": state, "troubled": troubled, "since": since, "until": until}
+        return looking.occurrences(self.installation, name, before=before, limit=limit, **wanted)
+
+    def names_of(self, found: Sequence[Occurrence]) -> Mapping[str, str]:
+        """Return the names of the definitions that occurrences are of, by id; one that was removed is not there."""
+        return looking.names_of(self.installation, found)
 
     def audit(
         self,

@@ -60,6 +60,7 @@ class Rows:
         # Not the settings in force: a rule that was stated too late for them is still to hide what it names.
         rules = dict.fromkeys((*tm.settings.tm_redact, *tm.installation.stated_now().tm_redact))
         self.redactor = Redactor(tm.app, tuple(rules))
+        self._tm = tm
 
     def definition(self, definition: Definition) -> dict[str, Any]:
         """Return a definition as it is kept; one of steps has no task of its own."""
@@ -114,10 +115,15 @@ class Rows:
         shown = {"stated": self.redactor.stated(new), "changed": self.redactor.stated(changed, new.get("task"))}
         return plain(found[place]) | plain(shown)
 
-    def occurrence(self, occurrence: Occurrence) -> dict[str, Any]:
+    def occurrences(self, found: Sequence[Occurrence]) -> list[dict[str, Any]]:
+        """Return occurrences with the names of their definitions."""
+        names = self._tm.names_of(found)
+        return [self.occurrence(one, names.get(one.definition)) for one in found]
+
+    def occurrence(self, occurrence: Occurrence, name: str | None) -> dict[str, Any]:
         """Return an occurrence without its report, which is told on its own."""
         row = {one.name: plain(getattr(occurrence, one.name)) for one in fields(occurrence) if one.name != "report"}
-        return row | {"steps": counted(occurrence.report["counts"]) if occurrence.report else None}
+        return row | {"name": name, "steps": counted(occurrence.report["counts"]) if occurrence.report else None}
 
     def job(self, job: Job) -> dict[str, Any]:
         """Return a job as it is kept, with the run it belongs to."""
@@ -174,7 +180,11 @@ class Rows:
         """Return why a definition ran, or did not."""
         found = explanation.occurrence
         told = {"name": explanation.name, "at": plain(explanation.at), "answer": explanation.answer}
-        return {**told, "lines": list(explanation.lines), "occurrence": None if found is None else self.occurrence(found)}
+        return {
+            **told,
+            "lines": list(explanation.lines),
+            "occurrence": None if found is None else self.occurrences([found])[0],
+        }
 
     def affected(self, affected: Affected) -> dict[str, Any]:
         """Return how much an act on many dead letters would change, with some of them."""

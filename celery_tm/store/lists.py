@@ -107,16 +107,17 @@ def _job_parts(state: JobState | None, equal: Mapping[str, str | None]) -> list[
 
 def occurrences(
     tx: Transaction,
-    definition: str,
+    definition: str | None,
     *,
-    state: OccurrenceState | None = None,
+    states: Sequence[OccurrenceState] = (),
     since: datetime | None = None,
     until: datetime | None = None,
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Occurrence]:
-    """Return the instants of a definition (by id), the latest first, those planned ahead included."""
-    wanted = _equal(occurrence, {"definition": definition, "state": state})
+    """Return the instants of a definition (by id), or of all, the latest first, those planned ahead included."""
+    wanted = _equal(occurrence, {"definition": definition})
+    wanted += [occurrence.c.state.in_(states)] if states else []
     query = select(occurrence).where(*wanted, *_between(occurrence.c.scheduled_at, since, until))
     return paging.fetch(tx, query, paging.OCCURRENCES, cursor=cursor, limit=limit, read=read_occurrence)
 

@@ -194,8 +194,8 @@ def _products(browser: Browser) -> int:
 
 
 PAGES = (
-    "/tm", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/dead-letters/preview?action=purge", "/tm/calendar",
-    "/tm/health", "/tm/audit", "/tm/definition/print%20labels", "/tm/definition/print%20labels/edit",
+    "/tm", "/tm/instants", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/dead-letters/preview?action=purge",
+    "/tm/calendar", "/tm/health", "/tm/audit", "/tm/definition/print%20labels", "/tm/definition/print%20labels/edit",
 )  # fmt: skip
 
 

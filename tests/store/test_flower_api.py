@@ -78,7 +78,7 @@ def test_everything_that_is_told_has_its_documented_shape(ann: Client, here: Eve
         *(of("definitions", name, *more) for name in names for more in below),
         of("definitions", here.workflow, "effective"), of("jobs", here.ended), of("jobs", here.owed), of("jobs", here.dead),
         of("jobs", here.running), of("jobs", here.ended, "log"), of("occurrences", here.occurrence),
-        of("occurrences", here.run), of("dead-letters", here.dead),
+        of("occurrences", here.run), of("occurrences"), of("dead-letters", here.dead),
     ):  # fmt: skip
         ok(ann.get(path))
 

@@ -18,7 +18,7 @@ from tmtest.flower import Answer, Client, serving
 from celery_tm import TimeManagement, defer
 from celery_tm.store import tables
 
-LISTS = ("/tm", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/calendar", "/tm/health", "/tm/audit")
+LISTS = ("/tm", "/tm/instants", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/calendar", "/tm/health", "/tm/audit")
 ODD = 'a/b c?d=1&"e" 100% ö'
 VOID = frozenset({"input", "link", "meta", "img", "br", "hr"})
 
@@ -69,6 +69,7 @@ def test_an_empty_database_says_so_on_every_page(client: Client) -> None:
     assert "No beat is running" in said["/tm"]
     assert "Nothing is owed" in said["/tm/jobs"]
     assert "Nothing has ended yet" in said["/tm/history"]
+    assert "No instant has come in the last 24 hours" in said["/tm/instants"]
     assert "Nothing was given up" in said["/tm/dead-letters"]
     assert "Nothing is to come this week" in said["/tm/calendar"]
     assert "No beat and no worker was seen yet" in said["/tm/health"]
@@ -144,7 +145,8 @@ def test_an_unknown_definition_is_404_with_a_suggestion_and_a_removed_one_is_tol
     "path",
     [
         "/tm/definition/d?at=yesterday", "/tm/definition/d?at=99999-01-01", "/tm/definition/d?before=nonsense",
-        "/tm?standing=asleep", "/tm/jobs?state=asleep", "/tm/jobs?after=nonsense", "/tm/history?outcome=lost",
+        "/tm?standing=asleep", "/tm/jobs?state=asleep", "/tm/jobs?after=nonsense",
+        "/tm/history?outcome=lost", "/tm/instants?state=lost", "/tm/instants?since=never",
         "/tm/history?since=never", "/tm/history?before=nonsense", "/tm/dead-letters?until=never",
         "/tm/dead-letters/preview?action=eat", "/tm/dead-letters/preview", "/tm/calendar?zone=Mars/Phobos",
         "/tm/calendar?hour=noon", "/tm/audit?before=nonsense",
@@ -216,6 +218,21 @@ def test_an_instant_that_no_beat_has_decided_yet_is_overdue(tm: TimeManagement, 
     said = words(client.open("/tm/definition/d"))
     assert "no beat has decided it yet" in said
     assert "no beat was ever seen" in said
+
+
+def test_what_did_not_succeed_last_night_is_one_click_away(tm: TimeManagement, client: Client) -> None:
+    tm.definitions.add(name="nightly", task="t", schedule="every 1h", paused=True, timezone="Europe/Warsaw")
+    past = datetime.now(UTC) - timedelta(hours=3)
+    behind = {"planned_until": past, "created_at": past, "next_run_at": past + timedelta(minutes=1)}
+    with tm.installation.database.transaction() as tx:
+        tx.execute(update(tables.definition).values(**behind))
+    tm.run_due_jobs()
+    [card] = re.findall(r'href="([^"]*troubled[^"]*)"', client.open("/tm").text)
+    page = client.open(card)
+    assert words(page).count("skipped") >= 3
+    [why, *_] = re.findall(r'href="([^"]*)">Why[?]', page.text)
+    assert "paused" in words(client.open(unescape(why)))
+    assert "nightly" not in words(client.open("/tm/instants?state=completed"))
 
 
 def test_ticked_letters_are_those_that_the_form_sends(app: Celery, tm: TimeManagement, client: Client) -> None:

@@ -141,7 +141,8 @@ def look(checked: Checked, run: str, letter: str, job: str) -> None:
     assert checked("definitions show", "nightly")["waiting_edit"] is None
     assert len(checked("definitions versions", "nightly")) > 1
     assert checked("definitions export")["definitions"]
-    assert checked("occurrences", "nightly")
+    assert {one["name"] for one in checked("occurrences", "nightly")} == {"nightly"}
+    assert len({one["name"] for one in checked("occurrences")}) > 1
     assert checked("occurrences", "etl")[0]["steps"]
     assert checked("explain", "nightly")["occurrence"]
     checked("explain", "nightly", "--at", "2026-06-01T00:17")

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from tmtest.ledger import NOON, add, claim, start
+from tmtest.ledger import NOON, add, claim, plan, start
 
 from celery_tm import TimeManagement, defer
 from celery_tm.errors import DefinitionNotFound, InvalidValue, JobNotFound, UnknownOption
 from celery_tm.store import nodes, schema
 from celery_tm.testing import MovableClock
+from celery_tm.worker import recorder
 
 Ask = Callable[[TimeManagement], Any]
 REFUSED: list[tuple[Ask, str]] = [
@@ -33,6 +34,7 @@ REFUSED: list[tuple[Ask, str]] = [
     (lambda tm: tm.jobs(limit=0), "limit: 0"),
     (lambda tm: tm.occurrences("tick", state="done"), "state: 'done' .* 'completed'"),
     (lambda tm: tm.occurrences("tick", limit=-1), "limit: -1"),
+    (lambda tm: tm.occurrences(state="failed", troubled=True), "state: .* give one of the two"),
     (lambda tm: tm.audit(before="€"), "before: '€' is not a cursor"),
     (lambda tm: tm.audit(action="a" * 50), "action: 50 characters"),
     (lambda tm: tm.log("x", limit="all"), "limit: 'all'"),  # type: ignore[arg-type]
@@ -94,6 +96,21 @@ def test_a_name_that_none_can_have_is_not_found(tm: TimeManagement, name: str) -
 def test_an_unknown_job_has_no_log(tm: TimeManagement) -> None:
     with pytest.raises(JobNotFound, match="no job 'x'"):
         tm.log("x")
+
+
+def test_trouble_is_found_over_all_definitions(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, name="well")
+    add(tm, name="paused", paused=True)
+    noon.forward("2m")
+    plan(tm)
+    for id in claim(tm):
+        recorder.record_success(tm.installation, start(tm, id), None)
+    found = tm.occurrences(troubled=True)
+    assert [(tm.names_of(found)[one.definition], str(one.state)) for one in found] == [("paused", "skipped")] * 2
+    assert len(tm.occurrences()) > len(found)
+    tm.definitions.remove("paused")
+    assert tm.names_of(found) == {}
+    assert len(tm.occurrences(troubled=True)) == 2, "a definition that was removed keeps its instants"
 
 
 def test_an_unknown_filter_is_refused(tm: TimeManagement) -> None:

@@ -29,6 +29,13 @@ def _words(name: str, about: str, values: Any) -> Parameter:
     return asking.text(name, about, enum=[str(value) for value in values])
 
 
+INSTANTS = (
+    _words("state", "only those that stand so", OccurrenceState),
+    asking.flag("troubled", "only those that failed, are stale, or were missed, skipped or cancelled"),
+    *span("instants"),
+    BEFORE,
+    LIMIT,
+)
 HISTORY = (
     asking.text("task", "only of this task"),
     _words("outcome", "only those that ended so", Outcome),
@@ -73,10 +80,10 @@ def definition(asked: Asked) -> Any:
 
 
 def occurrences(asked: Asked) -> Any:
-    """Return a page of a definition's instants, the latest first."""
-    wanted = asked.given("state", "since", "until", "before", "limit")
-    found = asked.tm.occurrences(asked.path["name"], **wanted)
-    return paged(found, map(asked.rows.occurrence, found))
+    """Return a page of instants, the latest first; those of a definition if the path names one."""
+    wanted = asked.given("state", "troubled", "since", "until", "before", "limit")
+    found = asked.tm.occurrences(asked.path.get("name"), **wanted)
+    return paged(found, asked.rows.occurrences(found))
 
 
 def versions(asked: Asked) -> Any:
@@ -140,7 +147,7 @@ def occurrence(asked: Asked) -> Any:
     """Return one occurrence with its attempts and its report."""
     found = occurrence_story(asked.tm.installation, asked.path["id"])
     return {
-        "occurrence": asked.rows.occurrence(found.occurrence),
+        "occurrence": asked.rows.occurrences([found.occurrence])[0],
         "definition": found.definition,
         "executions": asked.rows.executions(asked.tm, found.executions),
         "report": plain(found.report),
@@ -212,8 +219,7 @@ READING: tuple[Operation, ...] = (
     _get("definition", DEFINITION, "One definition in full.", definition, ref("DefinitionInFull")),
     _get(
         "occurrences", f"{DEFINITION}/occurrences", "A page of its instants and what was decided, the latest first.",
-        occurrences, page_of("Occurrence", "instants, the latest first"),
-        _words("state", "only those that stand so", OccurrenceState), *span("instants"), BEFORE, LIMIT,
+        occurrences, page_of("Occurrence", "instants, the latest first"), *INSTANTS,
     ),
     _get(
         "versions", f"{DEFINITION}/versions", "Its versions and what each changed.", versions,
@@ -252,6 +258,10 @@ READING: tuple[Operation, ...] = (
     _get(
         "history", "/api/tm/history", "A page of executions, the latest first.", history,
         page_of("Execution", "executions, the latest first"), asking.text("definition", "only of this definition"), *HISTORY,
+    ),
+    _get(
+        "all_occurrences", "/api/tm/occurrences", "A page of the instants of all definitions, the latest first.",
+        occurrences, page_of("Occurrence", "instants, the latest first"), *INSTANTS,
     ),
     _get(
         "occurrence", "/api/tm/occurrences/{id}", "One occurrence, its attempts and, of a workflow, its report.", occurrence,

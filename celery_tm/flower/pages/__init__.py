@@ -13,6 +13,7 @@ from .definition import DefinitionPage
 from .edit import EditPage
 from .health import HealthPage
 from .history import AuditPage, HistoryPage
+from .instants import InstantsPage
 from .jobs import JobPage, JobsPage
 from .run import RunPage
 from .schedules import SchedulesPage
@@ -21,6 +22,7 @@ PAGES: list[tuple[str, type[PageHandler], str]] = [
     (r"/tm", SchedulesPage, "tm"),
     (r"/tm/definition/([^/]+)", DefinitionPage, "tm_definition"),
     (r"/tm/definition/([^/]+)/edit", EditPage, "tm_edit"),
+    (r"/tm/instants", InstantsPage, "tm_instants"),
     (r"/tm/jobs", JobsPage, "tm_jobs"),
     (r"/tm/job/([^/]+)", JobPage, "tm_job"),
     (r"/tm/run/([^/]+)", RunPage, "tm_run"),

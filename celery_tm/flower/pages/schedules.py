@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ...domain.definition import Definition
-from ...domain.occurrence import Occurrence
+from ...domain.occurrence import TROUBLED, Occurrence
 from ...management import TimeManagement
 from ...presentation.rows import standing
 from ..charts import Mark, sparkline
@@ -61,6 +61,7 @@ class SchedulesPage(Page):
             "standings": STANDINGS,
             "group_actions": self.group_actions(given.get("group")),
             "status": tm.status(),
+            "troubled": [str(state) for state in TROUBLED],
             "following": self.address("tm", **given, after=last) if last else None,
             "first": self.address("tm", **given) if after else None,
         }

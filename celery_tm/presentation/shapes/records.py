@@ -131,6 +131,7 @@ OCCURRENCE = thing(
     {
         "id": text("its id; of a workflow the run's id too"),
         "definition": text("id of the definition"),
+        "name": maybe(text("its name; null: it was removed, or there never was one")),
         "version": whole("version of the definition that decided"),
         "scheduled_at": instant("the instant"),
         "state": one_of("where it stands", OccurrenceState),
