@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu.transport import memory
 from sqlalchemy import delete, make_url
 from tmtest import services
 from tmtest.app import make_app
@@ -167,7 +168,8 @@ def prepare(url: str) -> Database:
 @pytest.fixture
 def app(request: pytest.FixtureRequest, database_url: str) -> Iterator[Celery]:
     """An app with the test tasks, on each database, with a broker in memory."""
-    queue = f"test-{uuid.uuid4().hex}"  # brokers in memory are one per process
+    memory.Channel.queues.clear()  # brokers in memory are one per process, so what an earlier test left is there
+    queue = f"test-{uuid.uuid4().hex}"
     app = make_app({"broker_url": "memory://", "task_default_queue": queue, "tm_database_url": database_url})
     database = Installation.of(app).database
     if request.path.stem not in COUNTED:
