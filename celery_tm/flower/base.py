@@ -153,9 +153,9 @@ class PageHandler(TmHandler):
         model = await self.call(self.gather, self.tm, *path)
         self.show(self.template, **model)
 
-    def gather(self, tm: TimeManagement, *path: str) -> Mapping[str, Any]:
-        """Return what the template shows. Runs in a thread, may raise any of our errors."""
-        raise NotImplementedError
+    def gather(self, tm: TimeManagement, *path: str) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return what the template shows, unless a page says more nothing. Runs in a thread, may raise any of our errors."""
+        return {}
 
     def query(self, name: str, default: str | None = None) -> str | None:
         """Return what the address says after `?`, or the default where it says nothing."""
