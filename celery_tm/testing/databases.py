@@ -79,7 +79,8 @@ class Own:
 
 def _refuse_real(database: Database) -> None:
     """Empty nothing that may be somebody's production."""
-    if "test" not in f"{database.url.database or ''} {database.schema or ''}".lower():
+    name = Path(database.url.database or "").name  # SQLite's is a path
+    if "test" not in f"{name} {database.schema or ''}".lower():
         raise InvalidValue(
             "tm_database_url",
             f"{database.safe_url} would be emptied, and its name does not say that it is for tests",

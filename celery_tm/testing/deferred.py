@@ -90,7 +90,7 @@ class Deferred(Sequence[DeferredJob]):
         """Fail if any job is deferred."""
         found = self._all()
         if found:
-            raise AssertionError(f"nothing should be deferred, and there are {len(found)} jobs:\n{_listed(found)}")
+            raise AssertionError(f"nothing should be deferred, and {_counted(found)}:\n{_listed(found)}")
 
     def of(self, task: Any) -> list[DeferredJob]:
         """Return the deferred jobs of one task."""
@@ -175,7 +175,11 @@ def _not_deferred(expected: Mapping[str, Any], found: Sequence[DeferredJob]) -> 
         parts = (f"{field} is {_shown(value)}, not {_shown(expected[field])}" for field, value in differs.items())
         text += f"\nthe nearest differs: {'; '.join(parts)}"
     others = sorted(found, key=lambda job: job is not best)
-    return f"{text}\nthere {'is 1 job' if len(found) == 1 else f'are {len(found)} jobs'}:\n{_listed(others)}"
+    return f"{text}\n{_counted(found)}:\n{_listed(others)}"
+
+
+def _counted(found: Sequence[DeferredJob]) -> str:
+    return "there is 1 job" if len(found) == 1 else f"there are {len(found)} jobs"
 
 
 def _in_words(expected: Mapping[str, Any]) -> str:
