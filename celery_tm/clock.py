@@ -19,6 +19,7 @@ from .errors import InvalidValue, shown
 
 _moved: ContextVar[datetime | None] = ContextVar("celery_tm_moved_time", default=None)
 _ahead = timedelta(0)  # how far this process' time is moved while it flows
+_standing: datetime | None = None  # where this process' time stands still
 
 _UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
@@ -33,7 +34,7 @@ def now() -> datetime:
 
 def moved_time() -> datetime | None:
     """Return the present instant where time was moved, else None: then the database's clock is asked."""
-    standing = _moved.get()
+    standing = _moved.get() or _standing
     return standing or (datetime.now(UTC) + _ahead if _ahead else None)
 
 
@@ -51,6 +52,12 @@ def move_by(ahead: timedelta) -> None:
     """Let this whole process live that far from the present; time goes on flowing. Zero brings it back."""
     global _ahead
     _ahead = ahead
+
+
+def stand_still(instant: datetime | None) -> None:
+    """Let time stand still at `instant` for this whole process, all its threads included; None lets it flow again."""
+    global _standing
+    _standing = None if instant is None else as_utc(instant, field="instant")
 
 
 def as_utc(value: datetime, *, field: str) -> datetime:

@@ -53,6 +53,11 @@ class Installation:
             raise AppMissing("defer() by name")
         return cls.of(app)
 
+    def move_to(self, settings: Settings) -> None:
+        """Go by other settings and live in the database that they name, as a test wants it."""
+        self.database.move_to(settings)
+        self.settings = settings
+
     def stated_now(self) -> Settings:
         """Return the settings as the configuration states them by now; those in force were read once, at first use."""
         return read_settings(_plain(self.app.conf), os.environ)

@@ -150,17 +150,22 @@ class Database:
     """Where the jobs live."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.url = _read_url(settings.tm_database_url)
-        self.dialect: Dialect = DIALECTS[self.url.get_backend_name()](self.url.get_driver_name())
-        self.schema = settings.tm_schema
-        self.channel = f"celery_tm_{self.schema or 'default'}"
         self._engine: Engine | None = None
         self._pid = 0
-        self._schema_checked = False
+        self.move_to(settings)
         self._lock = threading.Lock()
         self.listener: Callable[[Facts], None] | None = None  # hears what was written, after each commit
         _databases.add(self)
+
+    def move_to(self, settings: Settings) -> None:
+        """Be the database that these settings name: at first, and where a test gives an app one of its own."""
+        url = _read_url(settings.tm_database_url)
+        self.dispose()
+        self.settings, self.url = settings, url
+        self.dialect: Dialect = DIALECTS[url.get_backend_name()](url.get_driver_name())
+        self.schema = settings.tm_schema
+        self.channel = f"celery_tm_{self.schema or 'default'}"
+        self._engine, self._pid, self._schema_checked = None, 0, False
 
     @property
     def safe_url(self) -> str:

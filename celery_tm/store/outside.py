@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Session, SessionTransaction
 
 from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, SessionTransaction
 
 OUTBOX = "celery_tm_after_commit"
 
@@ -37,6 +39,10 @@ def join(database: Database, given: Any) -> Joined:
 
 
 def _session(given: Any) -> Session | None:
+    if isinstance(given, Connection):
+        return None
+    from sqlalchemy.orm import Session  # whoever has a session has loaded it already
+
     if isinstance(given, Session):
         return given
     for wrapper in ("sync_session", "registry"):  # AsyncSession; scoped_session

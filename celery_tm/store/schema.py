@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import TableClause, column, select, table
+from sqlalchemy import TableClause, column, delete, select, table
 from sqlalchemy.engine import Connection
 
 from ..errors import SchemaMissing, SchemaOutdated
 from .database import Database
+from .tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -86,3 +87,10 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     return config
+
+
+def empty(database: Database) -> None:
+    """Delete every row of every table, for a test to begin with nothing."""
+    with database.transaction() as tx:
+        for each in metadata.sorted_tables:
+            tx.execute(delete(each))

@@ -34,6 +34,13 @@ def test_listing_the_commands_loads_none_of_them() -> None:
     assert not loaded_by(help_text) & set(HEAVY)
 
 
+def test_the_commands_and_the_producer_leave_the_orm_alone_until_there_is_a_session() -> None:
+    loaded = loaded_by("import celery_tm.management, celery_tm.producer, celery_tm.cli.status")
+
+    assert "sqlalchemy" in loaded
+    assert not loaded & {"sqlalchemy.orm", "alembic"}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_be_loaded_and_has_a_help_text(name: str) -> None:
     command = tm.get_command(click.Context(tm), name)
