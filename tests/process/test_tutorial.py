@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tmtest.walkthrough import Walkthrough
+from tmtest.walkthrough import Walkthrough, free_port
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
-# Making the environment is not walked: that the extras exist is checked in tests/contract/test_console_blocks.py.
+# Making the environment is not walked: that the extras exist is checked in test_readme.py.
 INSTALLATION = TUTORIAL.split("```console\n", 1)[1].split("```", 1)[0]
 
 
@@ -22,12 +21,6 @@ def reader(tmp_path: Path) -> Iterator[Walkthrough]:
     reader = Walkthrough(shop, ROOT, {"5555": str(free_port())})
     yield reader
     reader.close()
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 def test_the_tutorial_runs_from_an_empty_folder_to_a_killed_worker_and_back(reader: Walkthrough) -> None:

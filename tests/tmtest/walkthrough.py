@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +34,13 @@ class Command:
     text: str
     terminal: str | None = None
     shown: list[str] = field(default_factory=list)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
 def fenced(page: str) -> list[tuple[str, str]]:
@@ -76,8 +84,8 @@ def matches(command: Command, output: str) -> bool:
 class Walkthrough:
     """One reader in one folder."""
 
-    def __init__(self, folder: Path, root: Path, replaced: dict[str, str]) -> None:
-        self.folder, self.replaced = folder, replaced
+    def __init__(self, folder: Path, root: Path, replaced: dict[str, str] | None = None) -> None:
+        self.folder, self.replaced = folder, replaced or {}
         self.logs = folder.parent
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TM_", "CELERY_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
