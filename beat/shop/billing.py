@@ -95,8 +95,8 @@ def extend(session: Session, payment: Payment, now: datetime) -> str:
 def request_downgrade(session: Session, tenant_id: str, plan: str, *, now: datetime) -> None:
     """Wish for a smaller plan, from the next period on before which all is paid. The caller owns the transaction."""
     tenant = session.get_one(Tenant, tenant_id, with_for_update=True)
-    tenant.wanted_plan = plan
-    owe(session, tenant, downgrade, (now - tenant.anchor_at) // PERIOD + 1, now)
+    tenant.wanted_plan, tenant.wanted_from = plan, (now - tenant.anchor_at) // PERIOD + 1
+    owe(session, tenant, downgrade, tenant.wanted_from, now)
 
 
 @app.task(bind=True, name="shop.downgrade", transactional=True, **PATIENT)
@@ -114,7 +114,9 @@ def downgrade(self: Task, tenant_id: str, period: int) -> str:
 
 def change_plan_if_safe(session: Session, tenant: Tenant, period: int, now: datetime) -> bool:
     """Change to the wanted plan at the boundary before a period, unless it is billed or an earlier one is unpaid."""
-    if tenant.wanted_plan is None or tenant.state == "frozen" or _unpaid(session, tenant, "open", "overdue"):
+    if tenant.wanted_plan is None or period < tenant.wanted_from:  # a renewal that is late is not what was wished for
+        return False
+    if tenant.state == "frozen" or _unpaid(session, tenant, "open", "overdue"):
         return False
     if session.scalar(select(Invoice.id).where(Invoice.tenant_id == tenant.id, Invoice.period >= period)):
         return False

@@ -38,6 +38,7 @@ class Tenant(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     plan: Mapped[str]
     wanted_plan: Mapped[str | None]  # waits for a safe boundary
+    wanted_from: Mapped[int | None]  # the first period that it may begin with
     anchor_at: Mapped[datetime]  # period n begins n periods after it
     state: Mapped[str] = mapped_column(default="active")
 

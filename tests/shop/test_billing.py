@@ -110,6 +110,16 @@ def test_a_downgrade_waits_for_the_end_of_the_period(shop: Any, acme: str) -> No
     assert shop.ledger("plan changed") == ["acme:1"]
 
 
+def test_a_wish_does_not_change_a_period_whose_renewal_is_late(shop: Any, acme: str) -> None:
+    pay(shop, 0)
+    shop.clock.forward("31d")  # no worker runs
+    shop.do(shop.node.billing.request_downgrade, acme, "basic")
+    shop.forward()
+    pay(shop, 1)
+    shop.forward("29d")
+    assert plans(shop) == {0: "pro", 1: "pro", 2: "basic"}
+
+
 def test_a_downgrade_waits_while_something_is_unpaid(shop: Any, acme: str) -> None:
     shop.do(shop.node.billing.request_downgrade, acme, "basic")
     shop.forward("24h")
