@@ -19,7 +19,7 @@ from celery_tm import Task
 PAYS, IS_HEARD = 0.7, 0.6  # how likely it is that a customer pays, and that the webhook comes
 
 
-@app.task(bind=True, name="demo.customers", expires="30s")
+@app.task(bind=True, name="demo.customers", expires=30)
 def customers(self: Task) -> str:
     """Let one customer come, and let tenants pay their invoices."""
     with open_session() as session, session.begin():
@@ -52,7 +52,7 @@ def stocktaking(self: Task, shelves: int) -> str:
     return f"{shelves} shelves counted"
 
 
-@app.task(name="demo.call_carrier", max_retries=2, retry={"kind": "fixed", "delay": "5s"})
+@app.task(name="demo.call_carrier", max_retries=2, retry={"kind": "fixed", "delay": "3s"})
 def call_carrier(order_id: int) -> None:
     """A job that fails, is tried again, and becomes a dead letter."""
     raise ConnectionError(f"the carrier does not answer about order {order_id}")

@@ -14,7 +14,7 @@ from app import tm
 
 def of_node(kind: str, host: str) -> list[str]:
     """Return what is wrong with the worker or the beat on this machine."""
-    mine = [node for node in tm.status().nodes if node.kind == kind and f"@{host}" in f"{node.name}:"]
+    mine = [node for node in tm.status().nodes if node.kind == kind and f"@{host}:" in f"{node.name}:"]
     if any(not node.is_silent for node in mine):
         return []
     return [f"no {kind} on {host} has been heard of lately"]

@@ -43,7 +43,7 @@ def furnish(now: datetime) -> None:
         tm.definitions.add(name="customers", task="demo.customers", schedule="every 10s", group="demo")
     tm.trigger("sync currency rates", actor="demo", reason="so that there are rates at once")
     defer(stocktaking.s(40), delay="3s", key="stocktaking")
-    defer(call_carrier.s(42), delay="5s", key="carrier:42", entity_id="42")
+    defer(call_carrier.s(42), delay="2s", key="carrier:42", entity_id="42")
 
 
 if __name__ == "__main__":

@@ -127,23 +127,6 @@ def test_a_mistake_is_one_clear_message(shop: Path, arguments: list[str], words:
     assert "Traceback" not in done.stderr
 
 
-def test_the_procfile_and_the_compose_file_name_commands_that_exist() -> None:
-    import yaml
-
-    lines = [line.split(":", 1) for line in (PROJECT / "Procfile").read_text().splitlines() if line.strip()]
-    commands = dict(lines)
-    assert set(commands) == {"provider", "worker", "beat", "flower"}
-    assert "celery -A app worker" in commands["worker"]
-    assert "celery -A app beat -S celery_tm.Scheduler" in commands["beat"]
-    assert "celery -A app flower" in commands["flower"]
-    compose = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
-    assert {"postgres", "redis", "beat", "worker", "flower"} <= set(compose)
-    assert compose["beat"]["command"] == "celery -A app beat -S celery_tm.Scheduler"
-    assert compose["worker"]["command"] == "celery -A app worker"
-    assert compose["flower"]["command"].startswith("celery -A app flower")
-    assert compose["beat"]["deploy"]["replicas"] == compose["worker"]["deploy"]["replicas"] == 2
-
-
 def test_the_sample_node_loads_and_runs(tmp_path: Path) -> None:
     import shutil
 
