@@ -17,15 +17,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $(STAMP)
 
+run: export TM_DEMO_SPEED ?= 60
 run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with sample jobs
-	cd beat && ../$(BIN)/celery -A app tm schema upgrade
+	cd beat && ../$(BIN)/python -m shop create
 	cd beat && ../$(BIN)/celery -A app tm definitions load definitions.toml
 	cd beat && ../$(BIN)/python -m samples
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
 # What is timed to the fraction of a second has the machine to itself.
 test: $(STAMP)   ## run every test on every database and broker found
-	$(PYTEST) -n 2 tests/unit tests/contract tests/store $(ARGS)
+	$(PYTEST) -n 2 tests/unit tests/contract tests/store tests/shop $(ARGS)
 	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
 	$(PYTEST) -m alone tests/process $(ARGS)
 
