@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites counted screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites counted docs screenshots run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -64,6 +64,10 @@ bench: $(PEERS)  ## measure against the peers, as ratios in one run, and draw th
 bench-quick: $(PEERS)  ## the same with smaller sizes, and nothing is written; a few minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
+docs: $(STAMP)   ## build the documentation into site/; a warning is an error
+	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 screenshots: $(STAMP)  ## take the pictures of the pages for the docs; needs Chromium
 	PYTHONPATH=tests $(BIN)/python docs/screenshots.py $(ARGS)
 
@@ -72,4 +76,4 @@ format: $(STAMP) ## format the code
 	$(BIN)/ruff check --fix .
 
 clean:           ## remove the virtual environment and what runs left behind
-	rm -rf $(VENV) beat/.celery_tm beat/celery_tm.db* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site beat/.celery_tm beat/celery_tm.db* .pytest_cache .mypy_cache .ruff_cache

@@ -26,9 +26,9 @@ LATEST = "0005"  # the newest revision in migrations/versions; a test holds the 
 
 
 def ensure(database: Database) -> None:
-    """Raise unless the tables are of this release; upgrade first where that is allowed."""
+    """Raise unless the tables are of this release or a later one; upgrade first where that is allowed."""
     found = current(database)
-    if found == LATEST:
+    if _is_enough(found):
         return
     wanted = database.settings.tm_auto_upgrade
     if wanted or (wanted is None and not database.dialect.is_server):
@@ -37,6 +37,11 @@ def ensure(database: Database) -> None:
         raise SchemaMissing(database.safe_url)
     else:
         raise SchemaOutdated(database.safe_url, found, LATEST)
+
+
+def _is_enough(found: str | None) -> bool:
+    # A schema only grows while the release before may still run on it, so that nodes can be upgraded one by one.
+    return found is not None and found >= LATEST
 
 
 def current(database: Database) -> str | None:
@@ -56,6 +61,10 @@ def _version(database: Database) -> TableClause:
 def upgrade(database: Database, revision: str = "head") -> str:
     """Bring the tables to `revision` in one transaction and return it; another node doing the same is waited for."""
     from alembic import command
+
+    found = current(database)
+    if found and found > LATEST:  # a later release was here; its steps are unknown to this one
+        return found
 
     with database.translated_errors(), database.engine.begin() as connection, _alone(connection, database):
         if database.schema and database.dialect.name == "postgresql":

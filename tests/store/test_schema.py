@@ -121,6 +121,16 @@ def test_tables_of_another_release_name_the_command(empty_url: str) -> None:
     database.dispose()
 
 
+def test_the_tables_of_a_later_release_are_used_as_they_are(empty_url: str) -> None:
+    database = database_at(empty_url, tm_auto_upgrade=True)
+    schema.upgrade(database)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
+    database.check_schema()
+    assert schema.upgrade(database) == schema.current(database) == "9999"
+    database.dispose()
+
+
 def test_the_latest_revision_is_the_one_the_migrations_end_with() -> None:
     from alembic.script import ScriptDirectory
 
