@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs, save in the files whose
 # tests share processes that would be started for a few of them.
 FIRST_PAIR = "postgresql+redis"
-SAMPLE = 16
+SAMPLE = 24
 SHARING = ("test_pools", "test_task_options", "test_canvas_everywhere")
 # What people state, type and read is the same on every database: each test of these runs on one of them, by turns.
 WORDS = (

@@ -62,6 +62,7 @@ def reader(tmp_path: Path) -> Iterator[Walkthrough]:
     reader.close()
 
 
+@pytest.mark.timeout(600)
 def test_every_celery_command_of_the_readme_runs(reader: Walkthrough) -> None:
     typed = starting_with("celery", ("README.md",))
     for text in typed:

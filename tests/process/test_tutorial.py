@@ -23,6 +23,7 @@ def reader(tmp_path: Path) -> Iterator[Walkthrough]:
     reader.close()
 
 
+@pytest.mark.timeout(600)  # some thirty commands, each a start of Celery
 def test_the_tutorial_runs_from_an_empty_folder_to_a_killed_worker_and_back(reader: Walkthrough) -> None:
     reader.read(TUTORIAL.replace(INSTALLATION, ""))
 
