@@ -41,9 +41,10 @@ def renew(self: Task, tenant_id: str, period: int) -> str:
     session, now = self.job.session, self.job.started_at
     tenant = session.get_one(Tenant, tenant_id, with_for_update=True)
     owe(session, tenant, renew, period + 1, now)
+    change_plan_if_safe(session, tenant, period, now)
+    tenant.period = period
     if tenant.state == "frozen":
         return "frozen: nothing is billed"
-    change_plan_if_safe(session, tenant, period, now)
     invoice = Invoice(
         tenant_id=tenant.id,
         period=period,
@@ -116,9 +117,9 @@ def change_plan_if_safe(session: Session, tenant: Tenant, period: int, now: date
     """Change to the wanted plan at the boundary before a period, unless it is billed or an earlier one is unpaid."""
     if tenant.wanted_plan is None or period < tenant.wanted_from:  # a renewal that is late is not what was wished for
         return False
-    if tenant.state == "frozen" or _unpaid(session, tenant, "open", "overdue"):
+    if tenant.period != period - 1:  # it is billed already, or an earlier one is late and would be billed as smaller
         return False
-    if session.scalar(select(Invoice.id).where(Invoice.tenant_id == tenant.id, Invoice.period >= period)):
+    if tenant.state == "frozen" or _unpaid(session, tenant, "open", "overdue"):
         return False
     tenant.plan, tenant.wanted_plan = tenant.wanted_plan, None
     note(session, "plan changed", f"{tenant.id}:{period}", now)

@@ -37,6 +37,7 @@ class Tenant(Base):
     __tablename__ = "shop_tenant"
     id: Mapped[str] = mapped_column(primary_key=True)
     plan: Mapped[str]
+    period: Mapped[int] = mapped_column(default=-1)  # the latest whose renewal is done
     wanted_plan: Mapped[str | None]  # waits for a safe boundary
     wanted_from: Mapped[int | None]  # the first period that it may begin with
     anchor_at: Mapped[datetime]  # period n begins n periods after it

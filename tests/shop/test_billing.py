@@ -130,3 +130,19 @@ def test_a_downgrade_waits_while_something_is_unpaid(shop: Any, acme: str) -> No
     assert shop.row("Tenant", acme).plan == "pro"
     shop.forward("30d")
     assert (plans(shop), shop.ledger("plan changed")) == ({0: "pro", 2: "basic"}, ["acme:2"])
+
+
+def test_a_downgrade_that_overtakes_a_late_renewal_waits(shop: Any, acme: str) -> None:
+    pay(shop, 0)
+    shop.forward("30d")
+    pay(shop, 1)
+    shop.do(shop.node.billing.request_downgrade, acme, "basic")
+    billing = shop.node.billing
+
+    def renewal_one_is_late(session: Any, now: Any) -> None:
+        session.get(shop.node.models.Tenant, acme).period = 0
+
+    shop.do(renewal_one_is_late)
+    tenant = shop.row("Tenant", acme)
+    assert not shop.do(lambda session, now: billing.change_plan_if_safe(session, tenant, 2, now))
+    assert shop.ledger("plan changed") == []
