@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from hypothesis import HealthCheck, settings
 from kombu.transport import memory
 from sqlalchemy import delete, make_url
 from tmtest import services
@@ -30,6 +31,10 @@ from celery_tm.store import schema, tables
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
 from celery_tm.testing import MovableClock
+
+# A busy machine is no failure: examples are counted, not timed.
+settings.register_profile("celery_tm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("celery_tm")
 
 DATABASES = ("sqlite", "postgresql", "mysql")
 PAIRS = ("sqlite+files", "postgresql+redis", "mysql+rabbitmq")
