@@ -1,4 +1,8 @@
-"""The shop on an SQLite database of its own, with a provider that does as it is told, and time that is moved."""
+"""The shop, tested as a user of celery_tm tests an app: with the fixtures of its pytest plugin.
+
+Each test has a copy of a prepared database (`tm_database`), time that is moved, and what is due run in this process
+(`tm_run_due`); the provider does as it is told.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,38 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from celery import Celery
+from sqlalchemy import select
 from tmtest.node import opened_node
 
-from celery_tm.store import tables
-from celery_tm.testing import MovableClock
+from celery_tm.testing import MovableClock, RunDue
+
+ENVIRON = {"TM_BROKER_URL": "memory://", "TM_DEMO_SPEED": "1"}
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """The shop's modules."""
     folder = tmp_path_factory.mktemp("node")
-    environ = {"TM_DATABASE_URL": f"sqlite:///{folder}/shop.db", "TM_BROKER_URL": "memory://", "TM_DEMO_SPEED": "1"}
-    with opened_node(environ) as node:
+    with opened_node({**ENVIRON, "TM_DATABASE_URL": f"sqlite:///{folder}/shop.db"}) as node:
         yield node
+
+
+@pytest.fixture
+def tm_app(node: SimpleNamespace) -> Celery:
+    """The app under test."""
+    return node.app
+
+
+@pytest.fixture(scope="session")
+def tm_prepare_database() -> Callable[[str], None]:
+    """What makes the shop's own tables beside ours."""
+
+    def prepare(url: str) -> None:
+        with opened_node({**ENVIRON, "TM_DATABASE_URL": url}):
+            pass  # opening it makes them
+
+    return prepare
 
 
 @pytest.fixture
@@ -37,8 +59,8 @@ def source(node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 class Shop:
     """One empty shop, from noon of a summer's day on."""
 
-    def __init__(self, node: SimpleNamespace, clock: MovableClock) -> None:
-        self.node, self.clock = node, clock
+    def __init__(self, node: SimpleNamespace, run_due: RunDue) -> None:
+        self.node, self.run_due, self.clock = node, run_due, run_due.clock
         self.tm = node.tm
 
     @property
@@ -56,9 +78,7 @@ class Shop:
 
     def forward(self, duration: str = "0s") -> None:
         """Let time pass and do what is due, until nothing is."""
-        self.clock.forward(duration)
-        while self.tm.run_due_jobs().claimed:
-            pass
+        self.run_due(forward=duration)
 
     def row(self, model: str, id: Any) -> Any:
         with self.node.database.open_session() as session:
@@ -76,10 +96,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(node: SimpleNamespace, source: Any, tm_clock: MovableClock) -> Shop:
-    """An empty shop."""
+def shop(node: SimpleNamespace, source: Any, tm_clock: MovableClock, tm_run_due: RunDue) -> Iterator[Shop]:
+    """An empty shop, whose own engine is that of the test's database too."""
     tm_clock.move_to(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    with node.database.engine().begin() as connection:
-        for table in (*reversed(node.models.Base.metadata.sorted_tables), *tables.metadata.sorted_tables):
-            connection.execute(delete(table))
-    return Shop(node, tm_clock)
+    node.database.engine.cache_clear()
+    yield Shop(node, tm_run_due)
+    node.database.engine().dispose()
+    node.database.engine.cache_clear()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_tm import cancel
+from celery_tm.testing import Deferred
 
 
 @pytest.fixture
@@ -24,6 +25,11 @@ def test_an_order_that_is_rolled_back_leaves_no_job(shop: Any) -> None:
         shop.do(fails)
     assert shop.tm.jobs() == []
     assert shop.rows("Order") == []
+
+
+def test_a_checkout_defers_what_ends_it(shop: Any, bought: str, tm_deferred: Deferred) -> None:
+    tm_deferred.assert_deferred("shop.time_out_payment", delay="15m")
+    tm_deferred.assert_deferred("shop.expire_order", delay="48h")
 
 
 def test_a_payment_times_out_a_quarter_of_an_hour_after_checkout_unless_paid(shop: Any, bought: str) -> None:
