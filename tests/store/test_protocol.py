@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -449,6 +449,10 @@ def test_a_broken_gate_is_caught_by_the_state_machine(database: Database, monkey
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=50,
+                stateful_step_count=20,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                phases=[Phase.generate],  # that it is found is enough, it need not be made small
             ),
         )

@@ -36,7 +36,7 @@ def pack_of(tm: TimeManagement) -> Any:
 def own_url() -> Iterator[str]:
     if not services.find("postgresql"):
         pytest.skip(services.why_missing("postgresql"))
-    with services.own_database("postgresql") as url:
+    with services.own_database("postgresql", suffix="_replica") as url:
         yield url
 
 
