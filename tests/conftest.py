@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # all, and the longest at full length. Without it, one in SAMPLE runs on each of the other pairs, save in the files whose
 # tests share processes that would be started for a few of them.
 FIRST_PAIR = "postgresql+redis"
-SAMPLE = 24
+SAMPLE = 40
 SHARING = ("test_pools", "test_task_options", "test_canvas_everywhere")
 # What people state, type and read is the same on every database: each test of these runs on one of them, by turns.
 WORDS = (
@@ -68,7 +68,12 @@ WORDS = (
 COUNTED = ("test_producer_cost", "test_step_ends", "test_tick_cost", "test_worker_cost")
 
 
+# These take longest, so they begin first: else one process is still at them when the others have nothing left to do.
+LONG = ("test_tutorial", "test_readme", "test_whole_life", "test_shop", "test_deployment", "test_celery_suites")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
     if config.getoption("--thorough") or not all(services.find(name) for name in ("postgresql", "mysql", "redis")):
         return
     left = [item for item in items if not _is_for_the_thorough(item)]

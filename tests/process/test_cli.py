@@ -79,6 +79,7 @@ def test_a_walk_through_the_commands(shop: Path) -> None:
     assert "nightly" in tm(shop, "definitions", "list")
 
 
+@pytest.mark.thorough
 def test_a_definition_is_stated_exported_and_explained_by_commands_alone(shop: Path) -> None:
     rule = '{"kind": "window", "every": "2h", "from": "08:00", "until": "18:00"}'
     tm(shop, "definitions", "add", "żółć", "--task", "hello", "--schedule", rule, "--set", "max_retries=5")
@@ -127,6 +128,7 @@ def test_a_mistake_is_one_clear_message(shop: Path, arguments: list[str], words:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_sample_node_loads_and_runs(tmp_path: Path) -> None:
     import shutil
 
