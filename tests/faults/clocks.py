@@ -10,7 +10,6 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-
 FAKED = Path(__file__).parent / "faked"  # what such a process loads first
 
 

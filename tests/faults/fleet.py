@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tmtest.stand import TESTS
+
 from faults import clocks, record
 from faults.app import CONF, FOLDER
-from tmtest.stand import TESTS
 
 PAUSE = 0.6  # seconds until what has ended is started again
 ROOM = 2_000_000  # bytes that a log may have; what comes before its end is cut

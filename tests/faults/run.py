@@ -23,7 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, func, select
+from sqlalchemy import Engine, MetaData, create_engine, func, select, text
+from sqlalchemy.engine import make_url
 
 from celery_tm import TimeManagement
 from celery_tm.store import tables
@@ -36,6 +37,7 @@ from faults.proxy import Proxies
 from faults.sites import PAIRS
 
 LEASE, DISPATCH_LEASE = 4, 5
+TABLES = "tables.db"
 SETTLES = 180.0  # seconds in which everything must have ended once all is healed
 CONF: dict[str, Any] = {"tm_lease": LEASE, "tm_dispatch_lease": DISPATCH_LEASE, "tm_poll_interval": 0.5}
 PROXIED = ("worker-3", "beat-2", "load-2")
@@ -101,7 +103,7 @@ class Run:
         self.place = Place(plan.folder, Fleet(plan.folder), database, broker)
         for name in PROXIED:
             self.place.proxies |= {f"{name} to {part.name}": proxies.add(part.port) for part in (database, broker)}
-        self.engine = create_engine(with_driver(_url(database.url())), pool_pre_ping=True)
+        self.engine = create_engine(with_driver(make_url(database.url())), pool_pre_ping=True)
         self._closing.callback(self.engine.dispose)
         self._prepare()
         self._closing.callback(self.place.fleet.close)
@@ -211,6 +213,7 @@ class Run:
         self.facts |= {"asked": self._asked(), "outcomes": self._outcomes(), "jobs_owed": self._owed()}
         self.facts |= {"dead_letters": self._count(tables.dead_letter)}
         self._write_facts()
+        keep_tables(self.engine, self.plan.folder / TABLES)
         return Result(violations=self._violations(), settled=settled, summary=self.facts)
 
     def _violations(self) -> Sequence[Any]:
@@ -220,7 +223,7 @@ class Run:
         except ImportError:
             self.say("there is no checker: nothing is judged")
             return ()
-        return list(check(History.read(self.plan.folder, self.place.database.url())))
+        return list(check(History.read(self.plan.folder, self.engine)))
 
     def _asked(self) -> dict[str, Any]:
         """Count what was asked, by kind, and the errors that it met."""
@@ -250,15 +253,30 @@ class Run:
         (plan.folder / "run.json").write_text(json.dumps(facts, default=str, indent=1))
 
 
+def keep_tables(engine: Engine, file: Path) -> None:
+    """Copy the tables of a run into a file, so that it can be looked at, and checked again, when its server is gone."""
+    file.unlink(missing_ok=True)
+    there = MetaData()
+    there.reflect(engine)
+    kept = create_engine(f"sqlite:///{file}")
+    with engine.connect() as source, kept.begin() as target:
+        for table in there.sorted_tables:
+            names = ", ".join(f'"{column.name}"' for column in table.columns)
+            target.execute(text(f"CREATE TABLE {table.name} ({names})"))
+            rows = source.execution_options(yield_per=5000).execute(select(table))
+            for part in rows.partitions():
+                marks = ", ".join("?" * len(table.columns))
+                target.exec_driver_sql(f"INSERT INTO {table.name} VALUES ({marks})", [tuple(map(_plain, r)) for r in part])
+    kept.dispose()
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a record; none if there is no such file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _url(text: str) -> Any:
-    from sqlalchemy.engine import make_url
-
-    return make_url(text)
 
 
 def report(plan: Plan, result: Result) -> str:

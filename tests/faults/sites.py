@@ -14,7 +14,6 @@ import kombu
 import psycopg
 import pymysql
 import redis
-
 from tmtest.servers import OwnMariaDB, OwnPostgreSQL, OwnRabbitMQ, OwnRedis
 
 CONNECTIONS = 70  # that the database allows: enough for a storm, few enough to be used up

@@ -13,7 +13,7 @@ RECURRING: list[dict[str, Any]] = [
     {"name": "all-allow", "schedule": "* * * * * *", "recovery": "all", "overlap": "allow"},
     {"name": "last-skip", "schedule": "*/2 * * * * *", "recovery": "last", "overlap": "skip"},
     {"name": "skip-queue", "schedule": "*/3 * * * * *", "recovery": "skip", "overlap": "queue"},
-    {"name": "bounded-queue-one", "schedule": "*/2 * * * * *", "recovery": "bounded", "recovery_count": 3, "overlap": "queue_one"},
+    {"name": "bounded-one", "schedule": "*/2 * * * * *", "recovery": "bounded", "recovery_count": 3, "overlap": "queue_one"},
     {"name": "compressed-replace", "schedule": "*/5 * * * * *", "recovery": "compressed", "overlap": "replace"},
     {"name": "all-queue", "schedule": "*/4 * * * * *", "recovery": "all", "overlap": "queue"},
 ]  # fmt: skip
