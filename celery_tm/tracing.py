@@ -26,7 +26,7 @@ def span(name: str, **attributes: Any) -> AbstractContextManager[Any]:
 
 
 def _trace() -> Any:
-    """Return the module where it is loaded. While another thread is importing it, only part of it is there: not yet, then."""
+    """Return the module where it is loaded; not while another thread is importing it, for then only part of it is there."""
     trace = sys.modules.get("opentelemetry.trace")
     return None if getattr(getattr(trace, "__spec__", None), "_initializing", False) else trace
 

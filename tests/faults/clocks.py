@@ -38,7 +38,7 @@ class Shifted:
             "PYTHONPATH": os.pathsep.join([str(FAKED), paths]),
             "LD_PRELOAD": library() or "",
             "FAKETIME_TIMESTAMP_FILE": str(self.file),
-            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_CACHE_DURATION": "0",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",
         }

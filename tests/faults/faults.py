@@ -138,9 +138,9 @@ def _shift_clock(place: Place, chance: Random) -> Begun | None:
     return Begun(victim.name, detail=by, heal=lambda: victim.clock and victim.clock.shift("+0"))
 
 
-def _weather(make: Callable[[Random], Weather]) -> Callable[[Place, Random], Begun | None]:
+def _weather(make: Callable[[Random], Weather], *, of: str = "") -> Callable[[Place, Random], Begun | None]:
     def begin(place: Place, chance: Random) -> Begun | None:
-        name = chance.choice(sorted(place.proxies))
+        name = chance.choice(sorted(name for name in place.proxies if name.endswith(of and getattr(place, of).name)))
         proxy, weather = place.proxies[name], make(chance)
         if proxy.weather != Weather():
             return None
@@ -213,7 +213,7 @@ KINDS: dict[str, Kind] = {
     "clock shifted": Kind(8, _shift_clock, lasts=(2, 12), part="clock", needs=_has_clocks),
     "network slow": Kind(6, _weather(_slow), lasts=(1, 4)),
     "network swallows": Kind(6, _weather(_swallowing), lasts=(1, 7)),
-    "network cuts after commit": Kind(9, _weather(_after_commit), lasts=(2, 3)),
+    "network cuts after commit": Kind(9, _weather(_after_commit, of="database"), lasts=(2, 3)),
     "network cut": Kind(9, _cut),
     "database sessions ended": Kind(9, _end_sessions, part="database"),
     "database rows locked": Kind(7, _lock_rows, lasts=(1, 5), part="database"),
