@@ -1,4 +1,4 @@
-"""The app of a run: `celery -A faults.app worker`. Bodies write that they began and how they ended, apart from the tables."""
+"""The app of a run: `celery -A faults.app worker`. Bodies write that they began and how they ended, apart from tables."""
 
 from __future__ import annotations
 
