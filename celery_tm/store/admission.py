@@ -1,8 +1,7 @@
 """The statements that let a delivery in: a job's attempt, many attempts at once, a direct call.
 
-Where the database can, each is a single statement that commits by itself. The start of an attempt need not be on the disk
-before the body runs: if the database crashes it is as if the attempt had not begun, and the end, which waits for the disk,
-finds that it is no longer ours. A direct call is written to the disk, for its row is all that is left of it.
+Where the database can, each is a single statement that commits by itself, and the body begins when that is on the disk:
+a database that crashes forgets no start, so nobody else is let in for the same attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from . import insertion, occurrences, tables
 from .clocks import Clock, ahead
 from .conditions import IS_DISPATCHED, IS_PENDING, NEEDS_NO_SLOT
 from .database import Transaction
-from .dialects import Dialect
 from .given import as_texts, given_array
 from .jobs import among, columns_of, in_order, read_job
 from .prepared import Prepared
@@ -62,7 +60,7 @@ def start_occurrence(tx: Transaction, admitted: Job, *, stuck_after: timedelta) 
         occurrences.start(tx, admitted.occurrence, deadline=tx.later(admitted.execution_timeout or stuck_after))
 
 
-def _admitting(dialect: Dialect, clock: Clock, chosen: ColumnElement[bool] = ONE) -> Update:
+def _admitting(clock: Clock, chosen: ColumnElement[bool] = ONE) -> Update:
     mine = and_(chosen, job.c.attempt == bindparam("attempt_"))
     change = {
         "state": JobState.RUNNING,
@@ -70,11 +68,11 @@ def _admitting(dialect: Dialect, clock: Clock, chosen: ColumnElement[bool] = ONE
         "claimed_at": clock.now,
         "lease_until": clock.later("lease"),
     }
-    return update(job).where(mine, _may_start(clock.now), dialect.unhurried).values(change)
+    return update(job).where(mine, _may_start(clock.now)).values(change)
 
 
-def _admitting_occurring(dialect: Dialect, clock: Clock) -> Executable:
-    admitted = _admitting(dialect, clock).returning(*ROW).cte("admitted")
+def _admitting_occurring(clock: Clock) -> Executable:
+    admitted = _admitting(clock).returning(*ROW).cte("admitted")
     allowed = func.coalesce(admitted.c.execution_timeout, bindparam("stuck_after", type_=Duration))
     deadline = ahead(clock.now, allowed)
     started = (
@@ -91,17 +89,15 @@ def _admitting_occurring(dialect: Dialect, clock: Clock) -> Executable:
     return select(admitted).add_cte(started)
 
 
-_ADMIT = Prepared(lambda dialect, clock: _admitting(dialect, clock).returning(*ROW), returns=ROW)
-_ADMIT_OCCURRING = Prepared(_admitting_occurring, returns=ROW)
+_ADMIT = Prepared(lambda _, clock: _admitting(clock).returning(*ROW), returns=ROW)
+_ADMIT_OCCURRING = Prepared(lambda _, clock: _admitting_occurring(clock), returns=ROW)
 _ADMIT_ALL = Prepared(
-    lambda dialect, clock: (
-        _admitting(dialect, clock, job.c.id == any_(given_array("ids")))
-        .values(carrier=bindparam("carrier_"))
-        .returning(*ROW)
+    lambda _, clock: (
+        _admitting(clock, job.c.id == any_(given_array("ids"))).values(carrier=bindparam("carrier_")).returning(*ROW)
     ),
     returns=ROW,
 )
-_ADMIT_UNSEEN = Prepared(_admitting)
+_ADMIT_UNSEEN = Prepared(lambda _, clock: _admitting(clock))
 _FIND = Prepared(lambda *_: select(*ROW).where(job.c.id == bindparam("job_id")), returns=ROW)
 
 

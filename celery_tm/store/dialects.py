@@ -11,7 +11,6 @@ from sqlalchemy import (
     ColumnElement,
     Insert,
     Select,
-    String,
     Table,
     TableValuedAlias,
     any_,
@@ -19,9 +18,7 @@ from sqlalchemy import (
     column,
     func,
     literal,
-    literal_column,
     select,
-    true,
     tuple_,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -51,8 +48,6 @@ class Dialect(ABC):
     # Whether a statement can take a table of values in a few parameters (`store.given`).
     takes_tables: ClassVar[bool] = False
     clock: ClassVar[type[Clock]] = GivenClock
-    # A condition that is always true, and lets the statement's commit not wait for the disk.
-    unhurried: ClassVar[ColumnElement[bool]] = true()
 
     def __init__(self, driver: str = "") -> None:
         # Statements go straight to a driver, past SQLAlchemy, only where it is one that we bring and test.
@@ -144,7 +139,6 @@ class PostgreSQL(Dialect):
     changes_many = True
     takes_tables = True
     clock = PostgreSQLClock
-    unhurried = literal_column("(SELECT set_config('synchronous_commit', 'off', true))", String).is_not(None)
 
     def now(self) -> Moment:
         return self.clock().now
