@@ -21,7 +21,7 @@ from celery_tm import TimeManagement, clock
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 
-from . import workflow_tasks
+from . import warm, workflow_tasks
 from .app import make_app
 
 T = TypeVar("T")
@@ -34,7 +34,13 @@ class Process:
     def __init__(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> None:
         self.name, self.log = name, log
         self._file = log.open("w")
-        self._popen = subprocess.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        self._popen: subprocess.Popen[bytes] | warm.Forked
+        if warm.can_start(argv, env):
+            self._popen = warm.Warm.here().start(argv[1:], log=log, env=env)
+        else:
+            self._popen = subprocess.Popen(
+                argv, stdout=self._file, stderr=subprocess.STDOUT, env=env, start_new_session=True
+            )
 
     @property
     def pid(self) -> int:
