@@ -31,8 +31,10 @@ from celery_tm.store import tables
 from celery_tm.store.dialects import with_driver
 from faults import clocks, load, record, work
 from faults.app import FOLDER, make_app
+from faults.checker import judge
 from faults.faults import KINDS, Injector, Place, schedule
 from faults.fleet import Fleet
+from faults.history import History
 from faults.proxy import Proxies
 from faults.sites import PAIRS
 
@@ -214,16 +216,9 @@ class Run:
         self.facts |= {"dead_letters": self._count(tables.dead_letter)}
         self._write_facts()
         keep_tables(self.engine, self.plan.folder / TABLES)
-        return Result(violations=self._violations(), settled=settled, summary=self.facts)
-
-    def _violations(self) -> Sequence[Any]:
-        try:
-            from faults.checker import check
-            from faults.history import History
-        except ImportError:
-            self.say("there is no checker: nothing is judged")
-            return ()
-        return list(check(History.read(self.plan.folder, self.engine)))
+        verdict = judge(History.read(self.plan.folder, self.engine))
+        self.facts["allowed"] = dict(verdict.allowed)
+        return Result(violations=verdict.violations, settled=settled, summary=self.facts)
 
     def _asked(self) -> dict[str, Any]:
         """Count what was asked, by kind, and the errors that it met."""
@@ -290,6 +285,7 @@ def report(plan: Plan, result: Result) -> str:
         ("faults", facts["faults"]),
         ("faults passed over", facts["passed_over"]),
         ("troubles of the harness", facts["troubles"]),
+        ("what looks wrong and is allowed", facts["allowed"]),
     ):
         lines += [f"{name}: {sum(counts.values())}", *(f"  {count:8} {what}" for what, count in sorted(counts.items()))]
     lines += [f"settling took {facts['settling']} s"]

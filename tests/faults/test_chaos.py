@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tmtest import services
+
 from faults import sabotage
 from faults.faults import KINDS
 from faults.run import Plan, Result, Run, report
-from tmtest import services
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
 SEED = 9
