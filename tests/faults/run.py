@@ -32,7 +32,7 @@ from celery_tm.store.dialects import with_driver
 from faults import clocks, load, record, work
 from faults.app import make_app
 from faults.checker import judge
-from faults.faults import KINDS, Injector, Place, schedule
+from faults.faults import EVERY, KINDS, Injector, Place, schedule
 from faults.fleet import Fleet
 from faults.history import History
 from faults.proxy import Proxies
@@ -56,6 +56,7 @@ class Plan:
     folder: Path
     rate: float = 90.0
     kinds: Sequence[str] = tuple(KINDS)
+    every: tuple[float, float] = EVERY
     workers: int = 3
     concurrency: int = 2
     settles: float = SETTLES
@@ -168,7 +169,7 @@ class Run:
         """Let load and faults come for as long as planned."""
         plan = self.plan
         kinds = [name for name in plan.kinds if KINDS[name].needs(self.place)]
-        self.injector = Injector(self.place, schedule(plan.seed, plan.seconds, kinds))
+        self.injector = Injector(self.place, schedule(plan.seed, plan.seconds, kinds, plan.every))
         self.place.fleet.start()
         time.sleep(3)  # the first workers take that long to start
         self.begun = time.monotonic()
