@@ -86,7 +86,7 @@ class PostgreSQLSite:
 
         def more() -> None:
             with suppress(psycopg.OperationalError):
-                while len(held) < CONNECTIONS:
+                while len(held) < 2 * CONNECTIONS:  # until it refuses
                     held.append(psycopg.connect(self.url(), autocommit=True, connect_timeout=3))
 
         more()
@@ -167,7 +167,7 @@ class MariaDBSite:
 
         def more() -> None:
             with suppress(pymysql.err.OperationalError):
-                while len(held) < CONNECTIONS:
+                while len(held) < 2 * CONNECTIONS:  # until it refuses
                     held.append(self.admin(user="app"))
 
         more()
