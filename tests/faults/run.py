@@ -312,11 +312,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--rate", type=float, default=90, help="jobs asked for in a second")
+    parser.add_argument("--settles", type=float, default=SETTLES, help="seconds in which nothing may be owed any more")
     parser.add_argument("--only", nargs="*", default=list(KINDS), help="kinds of faults")
     said = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and then nothing is left behind
     folder = said.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
-    plan = Plan(said.minutes * 60, said.pair, said.seed, folder, rate=said.rate, kinds=said.only)
+    plan = Plan(said.minutes * 60, said.pair, said.seed, folder, rate=said.rate, kinds=said.only, settles=said.settles)
     result = Run(plan, lambda line: print(line, flush=True)).go()
     print(report(plan, result))
     return 0 if result.is_good else 1
