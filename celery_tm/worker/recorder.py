@@ -181,13 +181,27 @@ def record_handed_back(
 
 
 def record_revoked(
-    installation: Installation, id: str, attempt: int, *, outcome: Outcome, reason: str, workers: Container[str | None]
+    installation: Installation,
+    id: str,
+    attempt: int,
+    *,
+    outcome: Outcome,
+    reason: str,
+    workers: Container[str | None],
+    task: str,
+    by_task: bool = False,
 ) -> None:
-    """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows."""
+    """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows.
+
+    When a job expires its row says, or its task for all its calls (`by_task`); a message alone is not believed.
+    """
 
     def work(tx: Transaction) -> None:
         job = jobs.find(tx, id)
-        if job is None or job.attempt != attempt or job.ended is not None:
+        if job is None or job.task != task or job.attempt != attempt or job.ended is not None:
+            return
+        stated = by_task or job.options.get("expires") is not None
+        if outcome is Outcome.EXPIRED and not (stated if job.expires_at is None else job.is_expired(tx.read_now())):
             return
         if job.state is not JobState.RUNNING:
             settlement.drop(tx, job, outcome, reason=reason)
