@@ -246,6 +246,20 @@ class SchemaOutdated(TmError):
         )
 
 
+class TableInUse(TmError):
+    """A table could not be changed, because somebody has worked with it in one transaction all the time."""
+
+    def __init__(self, table: str, seconds: float) -> None:
+        super().__init__(table, seconds)
+        self.table, self.seconds = table, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.table} was in use by a long transaction for {self.seconds:.0f} seconds; end it (pg_stat_activity or SHOW "
+            "PROCESSLIST tells whose it is) and run `celery -A app tm schema upgrade` again, which goes on where it was"
+        )
+
+
 class DatabaseUnavailable(TmError):
     """The database does not answer."""
 

@@ -28,6 +28,25 @@ def upgrade(tm: TimeManagement, as_json: bool) -> None:
     show_one({"database": tm.installation.database.safe_url, "before": before, "after": after}, json_wanted=as_json)
 
 
+@command.command(
+    help="Take the tables back by one revision, or to REVISION. What only later ones keep is lost; the release before runs "
+    "on later tables too, so this is seldom needed. Stop all nodes of this release first.",
+    epilog=example("schema downgrade 0004 --yes"),
+)
+@click.argument("revision", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+@with_tm
+def downgrade(tm: TimeManagement, revision: str | None, yes: bool, as_json: bool) -> None:
+    """Take the tables back."""
+    database = tm.installation.database
+    before = store_schema.current(database)
+    if not yes:
+        click.confirm(f"Take the tables in {database.safe_url} back from {before}?", abort=True, err=True)
+    after = store_schema.downgrade(database, revision)
+    show_one({"database": database.safe_url, "before": before, "after": after}, json_wanted=as_json)
+
+
 @command.command(help="Say whether the tables are of this release; exit code 1 if not.", epilog=example("schema check"))
 @as_json
 @with_tm

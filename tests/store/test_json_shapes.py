@@ -96,6 +96,7 @@ def test_every_command_prints_what_its_shape_says(
 
 def state(checked: Checked, tmp_path: Path) -> None:
     (tmp_path / "definitions.toml").write_text(FILE)
+    checked("schema downgrade", "--yes")
     checked("schema upgrade")
     checked("schema check")
     checked("definitions load", str(tmp_path / "definitions.toml"))

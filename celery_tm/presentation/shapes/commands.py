@@ -35,6 +35,7 @@ _ANSWERS: Mapping[str, Schema] = {
     "status": ref("Status"),
     "doctor": list_of(ref("Finding"), "what was found, the worst first"),
     "schema upgrade": _SCHEMA_UPGRADE,
+    "schema downgrade": _SCHEMA_UPGRADE,
     "schema check": _SCHEMA_CHECK,
     "definitions list": list_of(ref("Definition"), "the definitions, by name"),
     "definitions show": ref("DefinitionInFull"),
