@@ -18,7 +18,7 @@ from .. import answers, events
 from ..clock import parse_duration
 from ..domain.codec import decode
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable, SchemaMissing, SchemaOutdated
+from ..errors import DatabaseUnavailable, RightMissing, SchemaMissing, SchemaOutdated
 from ..installation import Installation
 from ..producer.capturing import by_rule
 from ..producer.message import options_of, queue_of
@@ -30,7 +30,7 @@ from .gate import Call, Decision, Verdict
 
 logger = logging.getLogger(__name__)
 
-AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
+AWAY = (DatabaseUnavailable, RightMissing, SchemaMissing, SchemaOutdated)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0
