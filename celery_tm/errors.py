@@ -271,6 +271,24 @@ class DatabaseUnavailable(TmError):
         return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
 
 
+class RightMissing(TmError):
+    """The database's user may not do what this process has to do."""
+
+    def __init__(self, url: str, right: str, object: str) -> None:
+        super().__init__(url, right, object)
+        self.url, self.right, self.object = url, right, object
+
+    def __str__(self) -> str:
+        return (
+            f"the user of {self.url} lacks {self.right} on {self.object}; run as the owner of the tables what "
+            "`celery -A app tm schema grants` prints for its role, see docs/howto/security.md"
+        )
+
+
+# What no statement can be written for at the moment: nobody's work has failed by it.
+OUT_OF_REACH = (DatabaseUnavailable, RightMissing)
+
+
 class SourceUnavailable(TmError):
     """What definitions were to be imported from cannot be read."""
 

@@ -1,7 +1,8 @@
 """The database of one installation: one engine per process, transactions with a clock, and errors that say what is wrong.
 
 Engines are made on first use and never shared across a fork. A database that is away raises `DatabaseUnavailable`, a
-missing or old schema `SchemaMissing` or `SchemaOutdated`; everything else passes through.
+missing or old schema `SchemaMissing` or `SchemaOutdated`, what the user may not do `RightMissing`; everything else passes
+through.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sqlalchemy.pool import StaticPool
 
 from .. import clock
 from ..domain.facts import Fact, Facts
-from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
+from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
@@ -191,7 +192,7 @@ class Database:
         if self.dialect.name == "mysql":
             pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
         arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})
-        self._engine = create_engine(self.url, connect_args=arguments, **pool)
+        self._engine = create_engine(self.url, connect_args=arguments, hide_parameters=True, **pool)
         _get_ready(self._engine, self.dialect)
         self._pid, self._schema_checked = os.getpid(), False
 
@@ -268,6 +269,7 @@ class Database:
         try:
             yield
         except DBAPIError as error:
+            self._name_right(error)
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
             if self.dialect.is_outage(error):
@@ -275,6 +277,20 @@ class Database:
             raise
         except PoolTimeout as error:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
+
+    @contextmanager
+    def named_rights(self) -> Iterator[None]:
+        """Name what the user may not do, in a transaction whose other errors are the caller's own business."""
+        try:
+            yield
+        except DBAPIError as error:
+            self._name_right(error)
+            raise
+
+    def _name_right(self, error: DBAPIError) -> None:
+        lacking = self.dialect.lacks_right(error)
+        if lacking is not None:
+            raise RightMissing(self.safe_url, lacking.right, lacking.object) from error
 
     def dispose(self) -> None:
         """Close this process' connections."""

@@ -26,6 +26,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
+from .denials import Lacking, denied_by_mysql, denied_by_postgresql
 from .types import Duration, Microseconds
 
 Moment = datetime | ColumnElement[datetime]
@@ -128,6 +129,10 @@ class Dialect(ABC):
     def lacks_table(self, error: DBAPIError) -> bool:
         """Say whether the error means that a table does not exist."""
 
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:  # noqa: ARG002
+        """Return what the user may not do, if that is what the error means."""
+        return None
+
     @abstractmethod
     def connect_args(self) -> dict[str, Any]:
         """Return what the driver needs to notice a dead server in time."""
@@ -195,6 +200,9 @@ class PostgreSQL(Dialect):
     def lacks_table(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in ("42P01", "3F000")
 
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:
+        return denied_by_postgresql(error)
+
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
@@ -246,6 +254,9 @@ class MySQL(Dialect):
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return _number(error) == 1146
+
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:
+        return denied_by_mysql(error)
 
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "charset": "utf8mb4"}

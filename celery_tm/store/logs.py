@@ -28,7 +28,7 @@ class LogLine:
 def write(tx: Transaction, execution: str, level: str, message: str) -> None:
     """Write one line."""
     values = {"execution": execution, "level": level, "message": cut(message, MAX_MESSAGE)}
-    tx.execute(insert(tables.log).values(at=tx.now, **values))
+    tx.execute(insert(tables.log).inline().values(at=tx.now, **values))  # as in `audit.note`
 
 
 def of_execution(tx: Transaction, execution: str, *, limit: int = 1000) -> list[dict[str, Any]]:

@@ -17,12 +17,12 @@ from sqlalchemy.engine import Connection
 
 from ..errors import InvalidValue, SchemaMissing, SchemaOutdated
 from .database import Database
+from .grants import VERSION_TABLE
 from .tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-VERSION_TABLE = "tm_schema_version"
 LATEST = "0005"  # the newest revision in migrations/versions; a test holds the two in step
 
 

@@ -19,7 +19,7 @@ from ..clock import parse_duration
 from ..domain.codec import decode, encode
 from ..domain.job import Job
 from ..domain.loads import MAX_CHUNK
-from ..errors import DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated
+from ..errors import DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, SchemaOutdated
 from ..installation import Installation
 from ..producer.capturing import by_rule
 from ..producer.message import options_of, queue_of
@@ -32,7 +32,7 @@ from .incoming import is_id
 
 logger = logging.getLogger(__name__)
 
-AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
+AWAY = (DatabaseUnavailable, RightMissing, SchemaMissing, SchemaOutdated)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0

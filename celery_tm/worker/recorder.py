@@ -20,7 +20,7 @@ from ..domain.facts import Ended, Fact
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
-from ..errors import DatabaseUnavailable, InvalidValue, LeaseLost
+from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost
 from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
@@ -158,7 +158,7 @@ def record_vanished(
         since = job.claimed_at if failure.outcome is Outcome.TIMEOUT else None  # when others ended nobody has seen
         ran = None if since is None else (now - since).total_seconds()
         return record_failure(installation, job, failure, seconds=ran)
-    except (DatabaseUnavailable, LeaseLost):
+    except (*OUT_OF_REACH, LeaseLost):
         return None
 
 
@@ -176,7 +176,7 @@ def record_handed_back(
 
     try:
         return installation.database.run(work)
-    except DatabaseUnavailable:
+    except OUT_OF_REACH:
         return []  # their leases end
 
 
@@ -210,7 +210,7 @@ def record_revoked(
 
     try:
         installation.database.run(work)
-    except (DatabaseUnavailable, LeaseLost) as error:
+    except (*OUT_OF_REACH, LeaseLost) as error:
         logger.warning("job %s was revoked, but that is not written: %s", id, error)
 
 

@@ -36,7 +36,15 @@ class Load:
 
     def ask(self) -> None:
         """Ask for one thing, each kind as often as it should be."""
-        kinds = {self._plain: 8, self._keyed: 4, self._flaky: 3, self._fails: 1, self._direct: 4, self._chunk: 1, self._chain: 1}
+        kinds = {
+            self._plain: 8,
+            self._keyed: 4,
+            self._flaky: 3,
+            self._fails: 1,
+            self._direct: 4,
+            self._chunk: 1,
+            self._chain: 1,
+        }
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]
         self.asked[kind.__name__.strip("_")] += 1
         kind(next(self.number))

@@ -26,7 +26,8 @@ def _row(verdict: Verdict, top: float) -> str:
     low, high = min(value for _, value in points), max(value for _, value in points)
     across, up = (end - begin) or 1.0, (high - low) or 1.0
     line = " ".join(
-        f"{LEFT + WIDTH * (at - begin) / across:.1f},{top + HEIGHT - HEIGHT * (value - low) / up:.1f}" for at, value in points
+        f"{LEFT + WIDTH * (at - begin) / across:.1f},{top + HEIGHT - HEIGHT * (value - low) / up:.1f}"
+        for at, value in points
     )
     told = f"{low:.4g} to {high:.4g} {verdict.series.unit}; {verdict.words}"
     middle = top + HEIGHT * 0.7

@@ -39,7 +39,9 @@ ALLOWED = {
     "keys": ("", 0.1, 50.0), "connections": ("", 0.1, 2.0), "folders": ("", 0.0, 2.9), "others": ("", 0.0, 0.9),
 }  # fmt: skip
 
-EXPLAINED = {"temporary: others": "billiard leaves an empty pymp-… folder for each worker that is killed, as in plain Celery"}
+EXPLAINED = {
+    "temporary: others": "billiard leaves an empty pymp-… folder for each worker that is killed, as in plain Celery"
+}
 
 
 @dataclass(frozen=True, kw_only=True)

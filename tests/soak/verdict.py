@@ -58,9 +58,7 @@ def judge(series: Series) -> Verdict:
     rising = sum(each > 0 for each in pairs) / len(pairs) if pairs else 0.5
     rise = per_second * (points[-1][0] - points[0][0])
     grows = rising >= RISING and rise > max(series.least, series.share * abs(usual))
-    return Verdict(
-        series=series, grows=grows, per_hour=per_second * 3600, usual=usual, last=points[-1][1], rising=rising
-    )
+    return Verdict(series=series, grows=grows, per_hour=per_second * 3600, usual=usual, last=points[-1][1], rising=rising)
 
 
 def slope(points: Sequence[Point]) -> float:

@@ -57,7 +57,9 @@ def old_tables(url: str, count: int, *, revision: str = "0004") -> TimeManagemen
 
 def upgrade_in_a_process(url: str) -> subprocess.Popen[str]:
     """Begin to upgrade, in a process that can be watched and killed."""
-    return subprocess.Popen([sys.executable, "-c", UPGRADE, url], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", UPGRADE, url], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 @dataclass
