@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from faults import clocks, record
 from faults.faults import KINDS, schedule
 from faults.proxy import Proxies, Proxy, Weather
