@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites counted docs screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites chaos counted docs screenshots run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,12 +26,16 @@ run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with samp
 
 # What is timed to the fraction of a second has the machine to itself.
 test: $(STAMP)   ## run every test on every database and broker found
-	$(PYTEST) -n 2 tests/unit tests/contract tests/store tests/shop $(ARGS)
+	$(PYTEST) -n 2 -m "not alone" tests/unit tests/contract tests/store tests/shop tests/faults $(ARGS)
 	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
-	$(PYTEST) -m alone tests/process $(ARGS)
+	$(PYTEST) -m alone tests/process tests/faults $(ARGS)
 
 counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 times
 	$(PYTEST) --thorough tests/process/test_at_home.py -k "counter and postgresql" $(ARGS)
+
+chaos: export PYTHONPATH := tests
+chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then the verdict; MINUTES=30 PAIR=… SEED=… ARGS=…
+	$(BIN)/python -m faults.run --minutes $(or $(MINUTES),30) --pair $(or $(PAIR),postgresql+redis) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"

@@ -19,10 +19,16 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 def span(name: str, **attributes: Any) -> AbstractContextManager[Any]:
     """Return a block that is the span `celery_tm.<name>`; attributes that are None are left out."""
-    trace = sys.modules.get("opentelemetry.trace")
+    trace = _trace()
     if trace is None:
         return _NOTHING
     return _tracer(trace).start_as_current_span(f"celery_tm.{name}", attributes=_stated(attributes))
+
+
+def _trace() -> Any:
+    """Return the module where it is loaded; not while another thread is importing it, for then only part of it is there."""
+    trace = sys.modules.get("opentelemetry.trace")
+    return None if getattr(getattr(trace, "__spec__", None), "_initializing", False) else trace
 
 
 def _tracer(trace: Any) -> Any:
@@ -36,7 +42,7 @@ def _stated(attributes: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def aside(name: str, **attributes: Any) -> Iterator[None]:
     """Be a span in whose block others begin traces of their own: a message is no part of the round that sends it."""
-    trace = sys.modules.get("opentelemetry.trace")
+    trace = _trace()
     if trace is None:
         yield
         return
@@ -53,7 +59,7 @@ def aside(name: str, **attributes: Any) -> Iterator[None]:
 
 def describe(**attributes: Any) -> None:
     """Add attributes to the span that this code runs in, once they are known."""
-    trace = sys.modules.get("opentelemetry.trace")
+    trace = _trace()
     if trace is not None:
         trace.get_current_span().set_attributes(
             {f"tm.{key}": value for key, value in attributes.items() if value is not None}

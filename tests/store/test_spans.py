@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -77,6 +79,17 @@ def test_a_tick_that_does_something_is_a_span_with_its_parts(
     assert tick.attributes["tm.sent"] == 1
     inside = {span.name: span.parent.span_id for span in spans("") if span.parent}
     assert inside.items() >= {f"celery_tm.{part}": tick.context.span_id for part in ("plan", "claim", "publish")}.items()
+
+
+def test_a_module_that_another_thread_is_still_importing_is_left_alone(
+    app: Celery, tm: TimeManagement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partly = ModuleType("opentelemetry.trace")  # nothing of it is defined yet
+    partly.__spec__ = ModuleSpec("opentelemetry.trace", None)
+    partly.__spec__._initializing = True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", partly)
+    handle = defer(app.tasks["effect"].s(1), delay="1m")
+    assert handle.created
 
 
 def test_a_process_without_opentelemetry_does_not_load_it() -> None:
