@@ -173,7 +173,7 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
         if refusal is None and written is not None:
             return Decision(verdict=Verdict.RUN, job=written)
         if written is not None:
-            jobs.remove_running(tx, written.id, written.attempt)
+            jobs.remove_running(tx, written)
         return refusal or _skip(Refusal.RUNNING, "it, or another job with its key, is in process")
 
     decision = installation.database.run(work)

@@ -183,7 +183,7 @@ def _forget(context: JobContext) -> None:
     assert context.installation is not None
     context.roll_back()
     context.finishing = context.settled = True
-    context.installation.database.run(lambda tx: jobs.remove_running(tx, context.id, context.attempt))
+    context.installation.database.run(lambda tx: jobs.remove_running(tx, context.job))
 
 
 def _stop(task: Any, context: JobContext) -> Any:

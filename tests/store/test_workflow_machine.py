@@ -466,7 +466,7 @@ def lets_running_steps_go_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_whoever_says_that_a_step_has_ended(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settlement, "_finish", lambda tx, job, ended: jobs.remove_running(tx, job.id, job.attempt))
+    patch.setattr(settlement, "_finish", lambda tx, job, ended: jobs.remove_running(tx, job))
 
 
 def cancels_clean_ups_too(patch: pytest.MonkeyPatch) -> None:
