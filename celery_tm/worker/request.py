@@ -81,6 +81,14 @@ class Request(CeleryRequest):
         if self._may_wait:
             self.hand_back()
 
+    def maybe_expire(self) -> bool:
+        """Say whether this message came too late, and remember nothing: another message of this id may be in time."""
+        was_revoked = self.id in state.revoked
+        is_late = bool(super().maybe_expire())
+        if is_late and not was_revoked:
+            state.revoked.discard(self.id)
+        return is_late
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """This delivery is discarded, or was terminated: its job is not to run again."""
         super()._announce_revoked(reason, terminated, signum, expired)

@@ -40,7 +40,8 @@ class Gone:
 
 GONE = Gone()
 ATTEMPTS: list[Any] = [
-    GONE, None, 0, -1, 1, 2, 3, 7, True, False, 1.0, 1.5, "1", "", "one", [], [1], {}, 2**31 - 1, 2**31, 2**63, 10**30, -(2**63),
+    GONE, None, 0, -1, 1, 2, 3, 7, True, False, 1.0, 1.5, "1", "", "one", [], [1], {}, 2**31 - 1, 2**31, 2**63,
+    10**30, -(2**63),
 ]  # fmt: skip
 TEXTS: list[Any] = ["", " ", "x", "a\x00b", "\ud800", "'; DROP TABLE tm_job; --", "é" * 200, "{0}", LONG]
 ODD: list[Any] = [GONE, None, True, 0, -5, 1.5, 10**30, [], {}, [[]], {"a": "b"}, *TEXTS]
@@ -56,7 +57,8 @@ LINK = {"task": "effect", "args": ["linked"], "kwargs": {}, "options": {}, "subt
 LINKS: list[Any] = [[LINK], [LINK, LINK], LINK, [{}], [{"task": 5}], [None], ["effect"], [[LINK]], *ODD]
 BODIES: list[Any] = [[], [[]], [[], {}], [[], {}, {}, {}], {"args": [], "kwargs": {}}, {"task": "effect", "id": "x"}, *ODD]
 HEADERS = ("id", "task", "retries", "root_id", "parent_id", "group", "argsrepr", "kwargsrepr", "origin", "shadow", "lang",
-           "ignore_result", "replaced_task_nesting", "stamps", "stamped_headers", "headers", "meth", "group_index")  # fmt: skip
+           "ignore_result", "replaced_task_nesting", "stamps", "stamped_headers", "headers", "meth",
+           "group_index")  # fmt: skip
 TM = ("job", "execution", "queue", "scheduled_at", "source", "metadata", "unknown", "chunk")
 KINDS = ["application/x-python-serialize", "application/json", "application/data", "text/plain", "application/x-yaml",
          "application/x-msgpack", "", None, 5, "a\x00b"]  # fmt: skip

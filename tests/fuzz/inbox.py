@@ -92,14 +92,15 @@ def collect(app: Celery) -> list[Raw]:
 
 
 class Complaints(logging.Handler):
-    """Keeps the exceptions that are logged."""
+    """Keeps the exceptions that are logged, save those with which Celery's consumer refuses a message."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
+        of_consumer = record.name == "celery.worker.consumer.consumer"  # says of a message why it is refused
+        if record.exc_info and record.exc_info[1] is not None and not of_consumer:
             self.errors.append(record.exc_info[1])
 
 
