@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
@@ -74,7 +74,8 @@ class Writer:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        database = Database(read_settings({"tm_database_url": self.url}, {}))
+        told = "?application_name=writer" if "postgresql" in self.url else ""
+        database = Database(read_settings({"tm_database_url": self.url + told}, {}))
         count = 0
         while not self.is_over.is_set() and not self.errors:
             count += 1
@@ -136,3 +137,39 @@ def writers(url: str, count: int = 2) -> Iterator[list[Writer]]:
             writer.is_over.set()
         for thread in threads:
             thread.join()
+
+
+class LockWatch:
+    """Looks all the time at who waits for a lock, and keeps how long the longest wait was, by the server's own clock.
+
+    How long a statement took says more about a busy machine than about locks.
+    """
+
+    ASKED: ClassVar = {
+        "postgresql": "SELECT pid, extract(epoch FROM clock_timestamp() - waitstart) FROM pg_locks JOIN pg_stat_activity "
+        "USING (pid) WHERE NOT granted AND datname = current_database() AND application_name = 'writer'",
+        "mysql": "SELECT id, time_ms / 1000 FROM information_schema.processlist WHERE db = DATABASE() "
+        "AND state LIKE 'Waiting for table%%' AND info NOT LIKE 'ALTER%%'",
+    }
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(read_settings({"tm_database_url": url}, {}))
+        self.longest, self.looks = 0.0, 0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        with self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while not self._is_over.wait(0.02):
+                for _, waited in connection.exec_driver_sql(self.ASKED[self.database.dialect.name]):
+                    self.longest = max(self.longest, float(waited or 0))
+                self.looks += 1
+
+    def __enter__(self) -> LockWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self.database.dispose()
