@@ -266,8 +266,8 @@ class RightMissing(TmError):
 
     def __str__(self) -> str:
         return (
-            f"the user of {self.url} lacks {self.right} on {self.object}; run as the owner of the tables what "
-            "`celery -A app tm schema grants` prints for its role, see docs/howto/security.md"
+            f"the user of {self.url} lacks {self.right} on {self.object}; `celery -A app tm schema grants` shows what its "
+            "role needs, for the owner of the tables to run; see docs/howto/security.md"
         )
 
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from celery_tm.store.schema import VERSION_TABLE
+from celery_tm.store.grants import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
