@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -29,6 +30,7 @@ from celery_tm.testing import MovableClock
 KINDS = ("postgresql", "mysql")
 SCHEMA = "time_management"
 WORD = "Pass-word1"
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DENIED = {"42501", 1142, 1143}
 
 
@@ -107,6 +109,7 @@ def play(tm_clock: MovableClock) -> Iterator[Callable[[House, str], Cast]]:
     casts: list[Cast] = []
 
     def begin(house: House, role: str) -> Cast:
+        tm_clock.move_to(NOON)
         schema.empty(house.database)
         owner = house.url.render_as_string(hide_password=False)
         casts.append(Cast(owner, house.user_of(role), tm_clock, schema=house.schema))
@@ -180,7 +183,7 @@ def test_every_table_is_somebodys_and_the_reader_changes_nothing() -> None:
 
 
 FORBIDDEN = {
-    "reader": ["DELETE FROM tm_job", "DELETE FROM tm_audit", "DELETE FROM tm_node", "UPDATE tm_definition SET paused = TRUE"],
+    "reader": ["DELETE FROM tm_job", "DELETE FROM tm_audit", "DELETE FROM tm_node", "UPDATE tm_definition SET task = 'x'"],
     "worker": ["DELETE FROM tm_audit", "SELECT * FROM tm_audit", "UPDATE tm_definition SET task = 'x'",
                "DELETE FROM tm_definition", "DELETE FROM tm_execution", "DELETE FROM tm_key", "DELETE FROM tm_log"],
     "producer": ["INSERT INTO tm_dead_letter SELECT * FROM tm_dead_letter", "UPDATE tm_definition SET schedule = 'x'",

@@ -82,6 +82,7 @@ def beat(cast: Cast) -> None:
     defer(done, delay="1s", key="run", app=owner.app)
     lost, dead, broken, late = (defer("effect", args=[n], delay="1s", app=owner.app) for n in range(4))
     defer("plain", delay="1s", app=owner.app)
+    defer("effect", delay="1s", concurrency_key="a new lane", app=owner.app)
     scheduler = Scheduler(app, max_interval=0.01)
     scheduler.work()
     cast.time.forward("5s")
