@@ -280,8 +280,8 @@ class RightMissing(TmError):
 
     def __str__(self) -> str:
         return (
-            f"the user of {self.url} lacks {self.right} on {self.object}; run as the owner of the tables what "
-            "`celery -A app tm schema grants` prints for its role, see docs/howto/security.md"
+            f"the user of {self.url} lacks {self.right} on {self.object}; run `celery -A app tm schema grants` to see what "
+            "the owner of the tables has to grant, and read docs/howto/security.md"
         )
 
 

@@ -26,6 +26,7 @@ from sqlalchemy.pool import StaticPool
 
 from .. import clock
 from ..domain.facts import Fact, Facts
+from ..domain.secrecy import hidden, secrets_in
 from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
@@ -163,6 +164,7 @@ class Database:
         url = _read_url(settings.tm_database_url)
         self.dispose()
         self.settings, self.url = settings, url
+        self._secrets = secrets_in([url.render_as_string(hide_password=False)])
         self.dialect: Dialect = DIALECTS[url.get_backend_name()](url.get_driver_name())
         self.schema = settings.tm_schema
         self.channel = f"celery_tm_{self.schema or 'default'}"
@@ -170,8 +172,8 @@ class Database:
 
     @property
     def safe_url(self) -> str:
-        """Return the URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        """Return the URL without its password, wherever in it that is."""
+        return hidden(self.url.render_as_string(hide_password=True))
 
     @property
     def engine(self) -> Engine:
@@ -273,7 +275,7 @@ class Database:
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
             if self.dialect.is_outage(error):
-                raise DatabaseUnavailable(self.safe_url, _first_line(error.orig)) from error
+                raise DatabaseUnavailable(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
             raise
         except PoolTimeout as error:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
@@ -356,7 +358,7 @@ def _read_url(text: str) -> URL:
     try:
         dialect.import_dbapi()
     except ImportError as error:
-        raise DriverMissing(url.render_as_string(hide_password=True), DIALECTS[backend].extra) from error
+        raise DriverMissing(hidden(url.render_as_string(hide_password=True)), DIALECTS[backend].extra) from error
     return url
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
 from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
 from .denials import Lacking, denied_by_mysql, denied_by_postgresql
@@ -241,6 +241,21 @@ class MySQL(Dialect):
         # Not INSERT IGNORE, which would also swallow values that do not fit.
         return mysql.insert(table).on_duplicate_key_update({first.name: first})
 
+    def insert_all_new(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
+    ) -> None:
+        # Not by `insert_if_new`, which asks for the right to update every column of a table that nobody is to update.
+        try:
+            connection.execute(table.insert(), rows, **options)
+            return
+        except IntegrityError as error:
+            _pass_duplicate(error)
+        for row in rows:
+            try:
+                connection.execute(table.insert(), row, **options)
+            except IntegrityError as error:
+                _pass_duplicate(error)
+
     def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
         insert = mysql.insert(table).values(**values)
         return insert.on_duplicate_key_update({n: insert.inserted[n] for n in values if n not in keys})
@@ -310,6 +325,12 @@ class SQLite(Dialect):
 def _number(error: DBAPIError) -> int | None:
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def _pass_duplicate(error: DBAPIError) -> None:
+    """Go on where a row is there already; that does not end a transaction of MySQL."""
+    if _number(error) != 1062:
+        raise error
 
 
 DIALECTS: Mapping[str, type[Dialect]] = {

@@ -18,8 +18,8 @@ VERSION_TABLE = "tm_schema_version"
 MAX_USER = 128
 READ = "SELECT"
 CHANGE = "SELECT, INSERT, UPDATE, DELETE"
-PAUSE = "SELECT, UPDATE (paused, version, updated_at, updated_by)"  # a definition whose runs keep failing, and nothing else of it
-NUMBERED = ("tm_log", "tm_audit")  # where a sequence numbers the rows
+PAUSE = "SELECT, UPDATE (paused, version, updated_at, updated_by)"  # of a definition whose runs keep failing
+NUMBERED = ("tm_audit", "tm_log")  # where a sequence numbers the rows
 Rights = Mapping[str, str]  # of each table
 
 
@@ -33,7 +33,7 @@ class Role:
 
 _PRODUCER: Rights = {
     "tm_job": CHANGE,
-    "tm_key": READ,
+    "tm_key": "SELECT, INSERT, UPDATE",
     "tm_lane": "SELECT, INSERT, UPDATE",
     "tm_execution": "SELECT, INSERT",
     "tm_dead_letter": READ,
@@ -65,7 +65,7 @@ ROLES: Mapping[str, Role] = {
         "plans, dispatches and sweeps, and seeds what `beat_schedule` states",
         {
             "tm_job": CHANGE,
-            "tm_key": READ,
+            "tm_key": "SELECT, INSERT, UPDATE",
             "tm_lane": "SELECT, INSERT, UPDATE",
             "tm_execution": "SELECT, INSERT",
             "tm_dead_letter": "INSERT",
@@ -74,7 +74,7 @@ ROLES: Mapping[str, Role] = {
             "tm_step": "SELECT, INSERT, UPDATE",
             "tm_definition": "SELECT, INSERT, UPDATE",
             "tm_calendar": READ,
-            "tm_version": "INSERT",
+            "tm_version": "SELECT, INSERT",
             "tm_mark": "SELECT, INSERT, UPDATE",
             "tm_node": CHANGE,
             "tm_audit": "INSERT",
@@ -84,7 +84,6 @@ ROLES: Mapping[str, Role] = {
         "runs bodies and records how they ended; bodies may defer and cancel",
         {
             **_PRODUCER,
-            "tm_key": "SELECT, INSERT, UPDATE",
             "tm_dead_letter": "SELECT, INSERT",
             "tm_log": "INSERT",
             "tm_node": CHANGE,
@@ -97,12 +96,13 @@ ROLES: Mapping[str, Role] = {
         {
             **_READER,
             "tm_job": CHANGE,
+            "tm_key": "SELECT, INSERT, UPDATE",
             "tm_lane": "SELECT, INSERT, UPDATE",
             "tm_execution": "SELECT, INSERT",
-            "tm_dead_letter": "SELECT, INSERT, DELETE",
+            "tm_dead_letter": "SELECT, DELETE",
             "tm_occurrence": CHANGE,
-            "tm_workflow": "SELECT, INSERT, UPDATE",
-            "tm_step": "SELECT, INSERT, UPDATE",
+            "tm_workflow": "SELECT, UPDATE",
+            "tm_step": "SELECT, UPDATE",
             "tm_definition": CHANGE,
             "tm_calendar": CHANGE,
             "tm_version": "SELECT, INSERT",

@@ -172,7 +172,12 @@ def _answer(task: Any, done: DoneKey) -> None:
             task.request.id, decode(done.result), request=task.request, store_result=not task.ignore_result
         )
     except Exception as error:  # the backend is the caller's comfort, not the record
-        logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, error)
+        logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, _told(task, error))
+
+
+def _told(task: Any, error: Exception) -> str:
+    """Return what a broker or a result backend said, without their passwords."""
+    return Installation.of(task.app).hidden(error)
 
 
 def _patiently(decide: Callable[[], Decision]) -> Decision:
@@ -248,6 +253,6 @@ def _bounce(task: Any) -> bool:
     try:
         signature.apply_async()
     except Exception as error:  # whatever the transport raises
-        logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, error)
+        logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, _told(task, error))
         return False
     return True

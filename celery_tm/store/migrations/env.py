@@ -5,7 +5,7 @@ On a server each statement commits by itself, as `store.online` needs it; SQLite
 
 from alembic import context
 
-from celery_tm.store.schema import VERSION_TABLE
+from celery_tm.store.grants import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
