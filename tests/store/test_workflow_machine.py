@@ -435,7 +435,7 @@ def budget(examples: int, **more: Any) -> settings:
 
 @pytest.mark.timeout(1800)  # of the thorough
 def test_runs_are_as_the_model_says_whatever_happens(tm: TimeManagement, thorough: bool) -> None:
-    examples = {"sqlite": 40, "postgresql": 12, "mysql": 12}[tm.installation.database.dialect.name]
+    examples = {"sqlite": 25, "postgresql": 10, "mysql": 6}[tm.installation.database.dialect.name]
     run_state_machine_as_test(machine_of(tm), settings=budget(examples * (20 if thorough else 1)))
 
 
