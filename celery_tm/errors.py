@@ -246,6 +246,20 @@ class SchemaOutdated(TmError):
         )
 
 
+class TableInUse(TmError):
+    """A table could not be changed, because somebody has worked with it in one transaction all the time."""
+
+    def __init__(self, table: str, seconds: float) -> None:
+        super().__init__(table, seconds)
+        self.table, self.seconds = table, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.table} was in use by a long transaction for {self.seconds:.0f} seconds; end it (pg_stat_activity or SHOW "
+            "PROCESSLIST tells whose it is) and run `celery -A app tm schema upgrade` again, which goes on where it was"
+        )
+
+
 class DatabaseUnavailable(TmError):
     """The database does not answer."""
 
@@ -255,6 +269,24 @@ class DatabaseUnavailable(TmError):
 
     def __str__(self) -> str:
         return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
+
+
+class RightMissing(TmError):
+    """The database's user may not do what this process has to do."""
+
+    def __init__(self, url: str, right: str, object: str) -> None:
+        super().__init__(url, right, object)
+        self.url, self.right, self.object = url, right, object
+
+    def __str__(self) -> str:
+        return (
+            f"the user of {self.url} lacks {self.right} on {self.object}; run `celery -A app tm schema grants` to see what "
+            "the owner of the tables has to grant, and read docs/howto/security.md"
+        )
+
+
+# What no statement can be written for at the moment: nobody's work has failed by it.
+OUT_OF_REACH = (DatabaseUnavailable, RightMissing)
 
 
 class SourceUnavailable(TmError):

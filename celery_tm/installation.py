@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from celery import Celery
+from celery.utils.saferepr import saferepr
 
 from .domain.job import checked_timeout
 from .domain.planning import TaskDefaults
+from .domain.redaction import Redaction, names_of
 from .domain.retry import Proportional, RetryPolicy, read_policy, write_policy
+from .domain.secrecy import hidden, secrets_in
 from .errors import AppMissing
 from .settings import Settings, read_settings
 from .store.database import Database
@@ -53,10 +56,29 @@ class Installation:
             raise AppMissing("defer() by name")
         return cls.of(app)
 
+    @cached_property
+    def redaction(self) -> Redaction:
+        """Return the rules about arguments that are not shown, with what this app knows of its tasks."""
+        return Redaction(tuple(self.settings.tm_redact), lambda name: names_of(self.app.tasks.get(name)))
+
+    def described(self, task: str, args: Any, kwargs: Any) -> dict[str, str]:
+        """Return how a message is to show its arguments to Celery's log, events and Flower; nothing: as Celery does."""
+        if not self.redaction.concerns(task):
+            return {}
+        args, kwargs = self.redaction.apply(task, list(args or ()), dict(kwargs or {}))
+        return {"argsrepr": saferepr(tuple(args)), "kwargsrepr": saferepr(kwargs)}
+
+    def hidden(self, text: object) -> str:
+        """Return what somebody else said, without the passwords of the database, the broker and the result backend."""
+        conf = self.app.conf
+        places = (self.settings.tm_database_url, conf.broker_url, conf.broker_read_url, conf.broker_write_url)
+        return hidden(text, secrets_in((*places, conf.result_backend)))
+
     def move_to(self, settings: Settings) -> None:
         """Go by other settings and live in the database that they name, as a test wants it."""
         self.database.move_to(settings)
         self.settings = settings
+        self.__dict__.pop("redaction", None)
 
     def stated_now(self) -> Settings:
         """Return the settings as the configuration states them by now; those in force were read once, at first use."""

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 COMMANDS = {
     "status": ("status", "Show how everything stands, in one screen."),
     "doctor": ("doctor", "Look for what is wrong, and say what to do about it."),
-    "schema": ("schema", "Create, upgrade or check the tables."),
+    "schema": ("schema", "Create, upgrade or check the tables, or say who needs which rights."),
     "definitions": ("definitions", "Recurring definitions: list, show, add, edit, preview, load, export, pause, trigger …"),
     "import": ("importing", "Take over the entries of another scheduler: beat, django-celery-beat, redbeat …"),
     "calendars": ("calendars", "Days on which definitions do not fire: list, show, set, remove."),

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..clock import format_duration
 from ..domain.status import Node, Status
-from ..errors import DatabaseUnavailable
+from ..errors import OUT_OF_REACH
 from ..management import TimeManagement
 from ..presentation import Rows
 from .common import as_json, example, with_tm
@@ -80,7 +80,7 @@ def _watch(tm: TimeManagement, every: float) -> None:
 def _now(ask: Callable[[], Status]) -> RenderableType:
     try:
         return screen(ask())
-    except DatabaseUnavailable as error:
+    except OUT_OF_REACH as error:
         return Text(printable(str(error)), style="bold red")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from ..errors import InvalidValue
 from .job import MAX_KEY
+
+UNHELD = re.compile("[\x00\ud800-\udfff]")  # what no column holds: NUL, and halves of characters
 
 
 def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, field: str = "key") -> Any:
@@ -23,5 +26,7 @@ def key_by_rule(rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, fi
 
 
 def fitting(key: str) -> str:
-    """Return a key that fits its column; one that is too long ends in its digest, so that two never become one."""
-    return key if len(key) <= MAX_KEY else f"{key[:180]}…{sha256(key.encode()).hexdigest()}"
+    """Return a key that every column holds; one that is too long, or no text, ends in its digest: two never become one."""
+    if len(key) <= MAX_KEY and not UNHELD.search(key):
+        return key
+    return f"{UNHELD.sub('�', key[:180])}…{sha256(key.encode(errors='surrogatepass')).hexdigest()}"

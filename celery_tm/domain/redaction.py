@@ -7,6 +7,7 @@ Progress, messages, errors and results are the body's own words, and are left as
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,21 @@ def _name_at(position: int, names: Names) -> str | None:
     if names and (position < len(names) or names[-1].startswith("*")):
         return names[min(position, len(names) - 1)].lstrip("*")
     return None
+
+
+def names_of(task: Any) -> Names:
+    """Return the names of a task's positions; None where nobody here knows them."""
+    if task is None:
+        return None
+    try:
+        parameters = inspect.signature(task.run).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names = [one.name for one in parameters if one.kind in _POSITIONAL]
+    return names + [f"*{one.name}" for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL]
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _nobody_knows(task: str | None) -> Names:  # noqa: ARG001

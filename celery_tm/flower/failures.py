@@ -29,6 +29,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.SchemaMissing, 503),
     (errors.SchemaOutdated, 503),
     (errors.DatabaseUnavailable, 503),
+    (errors.RightMissing, 503),
     (errors.DriverMissing, 503),
     (errors.UnknownSetting, 503),
     (errors.InvalidValue, 400),

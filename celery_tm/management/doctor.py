@@ -35,7 +35,7 @@ def gather(installation: Installation) -> Facts:
         database=database.safe_url,
         schema_needed=schema.LATEST,
         stated_late=_stated_late(installation),
-        **_of_broker(app),
+        **_of_broker(installation),
         **_of_tasks(app),
     )
     try:
@@ -76,21 +76,22 @@ def _of_tables(tx: Transaction) -> dict[str, Any]:
     }
 
 
-def _of_broker(app: Celery) -> dict[str, Any]:
+def _of_broker(installation: Installation) -> dict[str, Any]:
     """Return where the broker is, what is wrong with it, and how long it waits for an acknowledgement."""
+    app, hidden = installation.app, installation.hidden
     try:
         connection = app.connection_for_write(connect_timeout=PATIENCE)
         where, options = connection.as_uri(), dict(connection.transport_options or {})
     except Exception as error:  # a URL that nobody understands
-        return {"broker": str(app.conf.broker_url), "broker_error": _said(error)}
+        return {"broker": hidden(app.conf.broker_url), "broker_error": hidden(_said(error))}
     scheme = (connection.transport_cls if isinstance(connection.transport_cls, str) else "").partition("+")[0]
-    told = {"broker": where, "visibility": _visibility(scheme, options)}
+    told = {"broker": hidden(where), "visibility": _visibility(scheme, options)}
     try:
         with connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE)
             connection.channel().close()
     except Exception as error:
-        told["broker_error"] = _said(error)
+        told["broker_error"] = hidden(_said(error))
     return told
 
 

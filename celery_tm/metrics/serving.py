@@ -5,11 +5,8 @@ A port that is taken, or a package that is missing, is one line in the log that 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import shutil
-import tempfile
 from typing import Any
 
 from ..installation import Installation
@@ -111,14 +108,9 @@ def _folder() -> str:
     if stated:
         os.makedirs(stated, exist_ok=True)
         return stated
-    made, owner = tempfile.mkdtemp(prefix="celery_tm-metrics-"), os.getpid()
+    from .folders import make_folder  # its locks are Unix's, as pools of processes are
 
-    @atexit.register
-    def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(made, ignore_errors=True)
-
-    return made
+    return make_folder()
 
 
 def _after_fork() -> None:

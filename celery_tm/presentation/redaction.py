@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
 
-from ..domain.redaction import HIDDEN, Names, Redaction
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+from ..domain.redaction import HIDDEN, Names, Redaction, names_of
 
 
 class Redactor:
@@ -57,20 +54,8 @@ class Redactor:
         if task is None:
             return None
         if task not in self._names:
-            self._names[task] = _names(self._app.tasks.get(task))
+            self._names[task] = names_of(self._app.tasks.get(task))
         return self._names[task]
-
-
-def _names(task: Any) -> Names:
-    """Return the names of a task's positions; None where nobody here knows them."""
-    if task is None:
-        return None
-    try:
-        parameters = inspect.signature(task.run).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    names = [one.name for one in parameters if one.kind in _POSITIONAL]
-    return names + [f"*{one.name}" for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL]
 
 
 __all__ = ["HIDDEN", "Redactor"]

@@ -51,7 +51,7 @@ def publish(
             producer.connection.ensure_connection(**CONNECT)
             batch.send(in_loads(jobs, installation.chunk_of), Sender(installation, producer, policy, replies=replies))
     except Exception as refusal:  # whatever the transport raises: the jobs are safe in their rows
-        error = f"{type(refusal).__name__}: {refusal}"
+        error = f"{type(refusal).__name__}: {installation.hidden(refusal)}"
     return batch.published(jobs, error)
 
 

@@ -65,9 +65,11 @@ class Contents:
             options["time_limit"] = (job.timeout + HARD_LIMIT_GRACE).total_seconds()
         headers = {**(options.get("headers") or {}), HEADER: contract(job, queue)}
         headers.pop(ANNOUNCED, None)
+        args, kwargs = decode(job.args), decode(job.kwargs)
         return options | {
-            "args": decode(job.args),
-            "kwargs": decode(job.kwargs),
+            **self.installation.described(job.task, args, kwargs),
+            "args": args,
+            "kwargs": kwargs,
             "task_id": job.id,
             "retries": job.retries,
             "headers": headers,

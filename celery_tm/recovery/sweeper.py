@@ -68,7 +68,7 @@ def _orphan(tx: Transaction, job: Job, default: RetryPolicy) -> Orphan:
         # It shared its message with others, and which of them brought the worker down is not known: none is blamed, and
         # the next time each travels alone.
         then = TryAgain(timedelta(0)) if settlement.hand_back(tx, job, failure) else None
-    elif isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
+    elif isinstance(then, Bury) and not jobs.is_cancelled(tx, job):
         settlement.abandon(tx, job, failure, then)
     elif then is not None:
         then = settlement.fail(tx, job, failure, then)

@@ -13,7 +13,7 @@ from ..domain.execution import Failure, Outcome
 from ..domain.job import Job
 from ..domain.retry import after_failure
 from ..domain.workflow import TASK
-from ..errors import DatabaseUnavailable
+from ..errors import OUT_OF_REACH
 from ..installation import Installation
 from ..publisher import hand_over, publish
 from ..store import admission, jobs, lanes, occurrences, settlement
@@ -85,7 +85,7 @@ class Dispatcher:
             if job.task == TASK:
                 try:
                     expand(self.installation, job)
-                except DatabaseUnavailable:
+                except OUT_OF_REACH:
                     raise  # its lease ends, and it is claimed again
                 except Exception as wrong:  # with this workflow; the others start
                     self._fail(job, f"it cannot start: {type(wrong).__name__}: {wrong}")

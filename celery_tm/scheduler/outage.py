@@ -17,6 +17,7 @@ class _Outage:
     since: datetime
     wait: float
     try_at: float
+    error: str = ""
 
 
 class Outages:
@@ -26,14 +27,20 @@ class Outages:
         self.app = app
         self._away: dict[str, _Outage] = {}
 
-    def begun(self, what: str, error: str) -> float:
-        """Note that something does not answer; return the seconds to wait before it is tried again."""
+    def begun(self, what: str, error: str, *, anew: bool = False) -> float:
+        """Note that something does not answer; return the seconds to wait before it is tried again.
+
+        `anew`: another error than the last is told too, for it is another thing that somebody has to do.
+        """
         known = self._away.get(what)
         if known is None:
             events.emit(self.app, events.OutageBegan(what=what, error=error))
             known = self._away[what] = _Outage(clock.now(), FIRST_WAIT, 0.0)
         else:
             known.wait = min(known.wait * 2, LONGEST_WAIT)
+            if anew and error != known.error:
+                events.emit(self.app, events.OutageBegan(what=what, error=error))
+        known.error = error
         known.try_at = time.monotonic() + known.wait
         return known.wait
 

@@ -15,7 +15,7 @@ from typing import Any
 from celery.beat import Scheduler as CeleryScheduler
 
 from .. import events
-from ..errors import TmError
+from ..errors import RightMissing, TmError
 from ..installation import Installation, node_name
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
@@ -106,7 +106,7 @@ class Scheduler(CeleryScheduler):
             later = self.outlook.look() if ahead.seconds == 0 else ahead
             self._tell(ahead, started)
         except TmError as error:
-            return self.outages.begun("database", str(error))
+            return self.outages.begun("database", str(error), anew=isinstance(error, RightMissing))
         wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
         if wait == 0 and (full or later.same_due(ahead)):
             wait = BREATH  # there is no room for more, or somebody else holds what is due

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Update, and_, any_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Executable, String, Update, and_, any_, bindparam, func, literal, or_, select, update
 
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
@@ -29,9 +29,12 @@ ONE = job.c.id == bindparam("job_id")
 ROW = list(job.c)
 
 
-def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta) -> Job | None:
-    """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run."""
-    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease}
+def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta, task: str | None = None) -> Job | None:
+    """Let one delivery of this attempt in: dispatched, or pending and due → running. None: it is not to run.
+
+    `task` is what the delivery calls: of another task's job it may do nothing.
+    """
+    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease, "task_": task}
     if tx.dialect.gives_back_updates:
         rows = tx.run(_ADMIT, **values)
     else:
@@ -41,15 +44,23 @@ def admit(tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedel
 
 
 def admit_occurring(
-    tx: Transaction, id: str, attempt: int, *, worker: str, lease: timedelta, stuck_after: timedelta
+    tx: Transaction,
+    id: str,
+    attempt: int,
+    *,
+    worker: str,
+    lease: timedelta,
+    stuck_after: timedelta,
+    task: str | None = None,
 ) -> Job | None:
     """Let in one delivery of an attempt that carries out an occurrence: both start."""
     if not tx.dialect.changes_many:
-        admitted = admit(tx, id, attempt, worker=worker, lease=lease)
+        admitted = admit(tx, id, attempt, worker=worker, lease=lease, task=task)
         if admitted is not None:
             start_occurrence(tx, admitted, stuck_after=stuck_after)
         return admitted
-    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease, "stuck_after": stuck_after}
+    values = {"job_id": id, "attempt_": attempt, "worker": worker, "lease": lease, "task_": task}
+    values |= {"stuck_after": stuck_after}
     rows = tx.run(_ADMIT_OCCURRING, **values)
     return read_job(rows[0]) if rows else None
 
@@ -61,7 +72,7 @@ def start_occurrence(tx: Transaction, admitted: Job, *, stuck_after: timedelta) 
 
 
 def _admitting(clock: Clock, chosen: ColumnElement[bool] = ONE) -> Update:
-    mine = and_(chosen, job.c.attempt == bindparam("attempt_"))
+    mine = and_(chosen, job.c.attempt == bindparam("attempt_"), _calls(bindparam("task_", type_=String)))
     change = {
         "state": JobState.RUNNING,
         "claimed_by": bindparam("worker"),
@@ -69,6 +80,11 @@ def _admitting(clock: Clock, chosen: ColumnElement[bool] = ONE) -> Update:
         "lease_until": clock.later("lease"),
     }
     return update(job).where(mine, _may_start(clock.now)).values(change)
+
+
+def _calls(task: Any) -> ColumnElement[bool]:
+    """A job is of this task; of any, where none is named."""
+    return job.c.task == func.coalesce(task, job.c.task)
 
 
 def _admitting_occurring(clock: Clock) -> Executable:
@@ -102,17 +118,23 @@ _FIND = Prepared(lambda *_: select(*ROW).where(job.c.id == bindparam("job_id")),
 
 
 def admit_all(
-    tx: Transaction, attempts: Sequence[tuple[str, int]], *, worker: str, lease: timedelta, carrier: str
+    tx: Transaction,
+    attempts: Sequence[tuple[str, int]],
+    *,
+    worker: str,
+    lease: timedelta,
+    carrier: str,
+    task: str | None = None,
 ) -> list[Job]:
     """Let in one delivery that carries many attempts, and return those that may run."""
     if tx.dialect.changes_many:
         by_attempt: dict[int, list[str]] = {}
         for id, attempt in attempts:
             by_attempt.setdefault(attempt, []).append(id)
-        given = {"worker": worker, "lease": lease, "carrier_": carrier}
+        given = {"worker": worker, "lease": lease, "carrier_": carrier, "task_": task}
         parts = (tx.run(_ADMIT_ALL, attempt_=n, **as_texts({"ids": ids}), **given) for n, ids in by_attempt.items())
         return in_order(read_job(row) for rows in parts for row in rows)
-    mine = select(job.c.id).where(among(tx, attempts), _may_start(tx.now))
+    mine = select(job.c.id).where(among(tx, attempts), _calls(literal(task, String)), _may_start(tx.now))
     change = {"state": JobState.RUNNING, "claimed_by": worker, "claimed_at": tx.now, "lease_until": tx.later(lease)}
     rows = tx.update_returning(job, mine, update(job).values(change | {"carrier": carrier}))
     return in_order(map(read_job, rows))

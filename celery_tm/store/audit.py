@@ -45,7 +45,8 @@ def note(
     """Write one line of the audit."""
     values = {"action": action, "object": object, "before": before, "after": after, "reason": cut(reason, MAX_MESSAGE)}
     who = checked_actor(actor) or SYSTEM
-    tx.execute(insert(tables.audit).values(at=tx.now, actor=who, **values))
+    # Inline: nobody asks for its number, so whoever writes need not be allowed to read.
+    tx.execute(insert(tables.audit).inline().values(at=tx.now, actor=who, **values))
     tx.tell(Noted(action, object, who, reason, after))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..domain.secrecy import hidden
 from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
 from .outside import OUTBOX
@@ -126,4 +127,4 @@ def refuse_foreign(database: Database, factory: Any) -> None:
     bind = stated.get("bind")
     engine = bind.engine if isinstance(bind, Connection) else bind
     if isinstance(engine, Engine) and not same_database(database.url, engine.url):
-        raise ForeignSession(engine.url.render_as_string(hide_password=True), database.safe_url)
+        raise ForeignSession(hidden(engine.url.render_as_string(hide_password=True)), database.safe_url)

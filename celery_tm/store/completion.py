@@ -65,7 +65,7 @@ def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bo
 
 def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
     """Write a success. False: the lease was lost, and nothing was written."""
-    values = {"job_id": one.id, "attempt_": one.attempt, "execution_": execution_id(one.id, one.attempt)}
+    values = {"job_id": one.id, **claim_of(one), "execution_": execution_id(one.id, one.attempt)}
     values["message_"] = cut(message, MAX_MESSAGE)
     if one.dedupe_key is not None:
         values |= {"result_": result, "keep_key_": keep_key}
@@ -93,23 +93,21 @@ def _success(*, keeps_key: bool, ends_occurrence: bool) -> Prepared:
     return Prepared(build, returns=[job.c.id])
 
 
-def succeed_all(
-    tx: Transaction, done: Sequence[tuple[Job, str | None, str | None]], *, attempt: int, keep_key: timedelta
-) -> set[str]:
-    """Write the successes of many jobs that are at the same attempt, each with its result and message.
+def succeed_all(tx: Transaction, done: Sequence[tuple[Job, str | None, str | None]], *, keep_key: timedelta) -> set[str]:
+    """Write the successes of many jobs that one worker has at the same attempt, each with its result and message.
 
     Return the ids of those whose lease was held. None of them has an occurrence or a slot.
     """
     keeps_keys = any(one.dedupe_key is not None for one, _, _ in done)
     lists: dict[str, list[Any]] = {
         "ids": [one.id for one, _, _ in done],
-        "executions": [execution_id(one.id, attempt) for one, _, _ in done],
+        "executions": [execution_id(one.id, one.attempt) for one, _, _ in done],
         "messages": [message and storable(cut(message, MAX_MESSAGE)) for _, _, message in done],
     }
     if keeps_keys:
         lists["results"] = [result for _, result, _ in done]
     values = as_texts(lists) | ({"keep_key_": keep_key} if keeps_keys else {})
-    held = {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), attempt_=attempt, **values)}
+    held = {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), **claim_of(done[0][0]), **values)}
     for one, _, message in done:
         if one.id in held:
             tx.tell(Ended(one, Outcome.SUCCEEDED, message))
@@ -132,9 +130,15 @@ def _successes(*, keeps_keys: bool) -> Prepared:
     return Prepared(build, returns=[job.c.id])
 
 
+def claim_of(one: Job) -> dict[str, Any]:
+    """Return which attempt is ended, and who was let in for it."""
+    return {"attempt_": one.attempt, "worker_": one.claimed_by}
+
+
 def take(chosen: ColumnElement[bool]) -> CTE:
     """Take the rows of attempts that are still ours; nothing else is written for any other."""
-    held = delete(job).where(chosen, job.c.attempt == bindparam("attempt_"), IS_RUNNING, IS_OWED)
+    mine = (job.c.attempt == bindparam("attempt_"), job.c.claimed_by == bindparam("worker_"))
+    held = delete(job).where(chosen, *mine, IS_RUNNING, IS_OWED)
     return held.returning(*COPIED.values(), job.c.dedupe_key, job.c.keep_key).cte("gone")
 
 

@@ -1,7 +1,8 @@
 """The database of one installation: one engine per process, transactions with a clock, and errors that say what is wrong.
 
 Engines are made on first use and never shared across a fork. A database that is away raises `DatabaseUnavailable`, a
-missing or old schema `SchemaMissing` or `SchemaOutdated`; everything else passes through.
+missing or old schema `SchemaMissing` or `SchemaOutdated`, what the user may not do `RightMissing`; everything else passes
+through.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from sqlalchemy.pool import StaticPool
 
 from .. import clock
 from ..domain.facts import Fact, Facts
-from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
+from ..domain.secrecy import hidden, secrets_in
+from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
@@ -162,6 +164,7 @@ class Database:
         url = _read_url(settings.tm_database_url)
         self.dispose()
         self.settings, self.url = settings, url
+        self._secrets = secrets_in([url.render_as_string(hide_password=False)])
         self.dialect: Dialect = DIALECTS[url.get_backend_name()](url.get_driver_name())
         self.schema = settings.tm_schema
         self.channel = f"celery_tm_{self.schema or 'default'}"
@@ -169,8 +172,8 @@ class Database:
 
     @property
     def safe_url(self) -> str:
-        """Return the URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        """Return the URL without its password, wherever in it that is."""
+        return hidden(self.url.render_as_string(hide_password=True))
 
     @property
     def engine(self) -> Engine:
@@ -191,7 +194,7 @@ class Database:
         if self.dialect.name == "mysql":
             pool["isolation_level"] = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
         arguments = self.dialect.connect_args() | ({"check_same_thread": False} if memory else {})
-        self._engine = create_engine(self.url, connect_args=arguments, **pool)
+        self._engine = create_engine(self.url, connect_args=arguments, hide_parameters=True, **pool)
         _get_ready(self._engine, self.dialect)
         self._pid, self._schema_checked = os.getpid(), False
 
@@ -268,13 +271,28 @@ class Database:
         try:
             yield
         except DBAPIError as error:
+            self._name_right(error)
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
             if self.dialect.is_outage(error):
-                raise DatabaseUnavailable(self.safe_url, _first_line(error.orig)) from error
+                raise DatabaseUnavailable(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
             raise
         except PoolTimeout as error:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
+
+    @contextmanager
+    def named_rights(self) -> Iterator[None]:
+        """Name what the user may not do, in a transaction whose other errors are the caller's own business."""
+        try:
+            yield
+        except DBAPIError as error:
+            self._name_right(error)
+            raise
+
+    def _name_right(self, error: DBAPIError) -> None:
+        lacking = self.dialect.lacks_right(error)
+        if lacking is not None:
+            raise RightMissing(self.safe_url, lacking.right, lacking.object) from error
 
     def dispose(self) -> None:
         """Close this process' connections."""
@@ -340,7 +358,7 @@ def _read_url(text: str) -> URL:
     try:
         dialect.import_dbapi()
     except ImportError as error:
-        raise DriverMissing(url.render_as_string(hide_password=True), DIALECTS[backend].extra) from error
+        raise DriverMissing(hidden(url.render_as_string(hide_password=True)), DIALECTS[backend].extra) from error
     return url
 
 

@@ -86,6 +86,13 @@ def save(tx: Transaction, value: Definition, *, version: int) -> bool:
     return tx.execute(update(definition).where(*same).values(values)).rowcount == 1
 
 
+def pause(tx: Transaction, value: Definition, *, version: int) -> bool:
+    """Pause a definition that is still at `version`, and change nothing else of it: a worker may do no more."""
+    same = (definition.c.id == value.id, definition.c.version == version)
+    values = {name: getattr(value, name) for name in ("paused", "version", "updated_by")}
+    return tx.execute(update(definition).where(*same).values(updated_at=tx.now, **values)).rowcount == 1
+
+
 def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None:
     """Return the definition of this name."""
     if not name.isprintable():  # no definition is called that, and some databases refuse the question

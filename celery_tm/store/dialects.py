@@ -24,9 +24,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
 from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
+from .denials import Lacking, denied_by_mysql, denied_by_postgresql
 from .types import Duration, Microseconds
 
 Moment = datetime | ColumnElement[datetime]
@@ -132,6 +133,10 @@ class Dialect(ABC):
     def lacks_table(self, error: DBAPIError) -> bool:
         """Say whether the error means that a table does not exist."""
 
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:  # noqa: ARG002
+        """Return what the user may not do, if that is what the error means."""
+        return None
+
     @abstractmethod
     def connect_args(self) -> dict[str, Any]:
         """Return what the driver needs to notice a dead server in time."""
@@ -199,6 +204,9 @@ class PostgreSQL(Dialect):
     def lacks_table(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in ("42P01", "3F000")
 
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:
+        return denied_by_postgresql(error)
+
     def connect_args(self) -> dict[str, Any]:
         noticing = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
         return {"connect_timeout": 5, **noticing}
@@ -238,6 +246,21 @@ class MySQL(Dialect):
         # Not INSERT IGNORE, which would also swallow values that do not fit.
         return mysql.insert(table).on_duplicate_key_update({first.name: first})
 
+    def insert_all_new(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
+    ) -> None:
+        # Not by `insert_if_new`, which asks for the right to update every column of a table that nobody is to update.
+        try:
+            connection.execute(table.insert(), rows, **options)
+            return
+        except IntegrityError as error:
+            _pass_duplicate(error)
+        for row in rows:
+            try:
+                connection.execute(table.insert(), row, **options)
+            except IntegrityError as error:
+                _pass_duplicate(error)
+
     def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
         insert = mysql.insert(table).values(**values)
         return insert.on_duplicate_key_update({n: insert.inserted[n] for n in values if n not in keys})
@@ -258,6 +281,9 @@ class MySQL(Dialect):
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return _number(error) == 1146
+
+    def lacks_right(self, error: DBAPIError) -> Lacking | None:
+        return denied_by_mysql(error)
 
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "charset": "utf8mb4"}
@@ -311,6 +337,12 @@ class SQLite(Dialect):
 def _number(error: DBAPIError) -> int | None:
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def _pass_duplicate(error: DBAPIError) -> None:
+    """Go on where a row is there already; that does not end a transaction of MySQL."""
+    if _number(error) != 1062:
+        raise error
 
 
 DIALECTS: Mapping[str, type[Dialect]] = {

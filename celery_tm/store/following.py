@@ -15,7 +15,7 @@ from sqlalchemy import and_, delete, insert, null, update
 
 from ..domain.job import Job, JobState
 from . import jobs, tables
-from .conditions import IS_OWED, IS_RUNNING
+from .conditions import IS_OWED
 from .database import Transaction
 
 job = tables.job
@@ -25,8 +25,7 @@ _FREED = {"dedupe_key": null(), "slot": null(), "expires_at": null(), "carrier":
 
 def mark(tx: Transaction, one: Job, ended: Mapping[str, Any]) -> bool:
     """Write how a running attempt ended, and keep its row. False: the lease was lost, and nothing may be written."""
-    held = and_(job.c.id == one.id, job.c.attempt == one.attempt, IS_RUNNING, IS_OWED)
-    return tx.execute(update(job).where(held).values(_FREED | {"ended": ended})).rowcount == 1
+    return tx.execute(update(job).where(jobs.held_by(one), IS_OWED).values(_FREED | {"ended": ended})).rowcount == 1
 
 
 def put(tx: Transaction, one: Job, ended: Mapping[str, Any]) -> None:
@@ -37,7 +36,7 @@ def put(tx: Transaction, one: Job, ended: Mapping[str, Any]) -> None:
 
 def carry_on(tx: Transaction, one: Job, *, delay: timedelta = timedelta(0), ended: Mapping[str, Any] | None = None) -> bool:
     """Let another worker hand on what follows: the one that was at it is gone, or could not."""
-    mine = and_(job.c.id == one.id, job.c.attempt == one.attempt, HAS_ENDED, IS_RUNNING)
+    mine = and_(jobs.held_by(one), HAS_ENDED)
     change = _again(tx, one, delay=delay) | ({} if ended is None else {"ended": ended})
     return tx.execute(update(job).where(mine).values(change)).rowcount == 1
 

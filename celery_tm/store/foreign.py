@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from ..domain.secrecy import hidden, secrets_in
 from ..errors import DriverMissing, InvalidValue, SourceEmpty, SourceUnavailable
 from .dialects import DIALECTS, DRIVERS, with_driver
 
@@ -25,7 +26,7 @@ _EXAMPLE = "use e.g. 'sqlite:///shop.db', 'postgresql://user@host/db' or 'mysql:
 def read_tables(url: str, names: Iterable[str], *, schema: str | None = None, needed: str) -> dict[str, Rows]:
     """Return the rows of those tables that exist, all as of one moment; the one that is `needed` must."""
     address = _read_url(url)
-    safe = address.render_as_string(hide_password=True)
+    safe = hidden(address.render_as_string(hide_password=True))
     engine = _engine(address, safe)
     try:
         with engine.connect() as connection:
@@ -35,14 +36,14 @@ def read_tables(url: str, names: Iterable[str], *, schema: str | None = None, ne
                 raise SourceEmpty(where, f"table {needed}", "give the database that the old beat uses with --from")
             return {name: _rows(connection, name, schema) for name in present}
     except SQLAlchemyError as error:
-        raise SourceUnavailable(safe, _first_line(error)) from error
+        raise SourceUnavailable(safe, hidden(_first_line(error), secrets_in([url]))) from error
     finally:
         engine.dispose()
 
 
 def safe_url(url: str) -> str:
     """Return a database's URL without its password."""
-    return _read_url(url).render_as_string(hide_password=True)
+    return hidden(_read_url(url).render_as_string(hide_password=True))
 
 
 def make_text(parts: Mapping[str, Any]) -> str:
@@ -79,7 +80,7 @@ def _read_url(text: str) -> URL:
     except (ArgumentError, ValueError, AttributeError, TypeError):  # its text is not shown: it may have a password
         raise InvalidValue("--from", "it is not a database URL", _EXAMPLE) from None
     if backend == "sqlite" and url.database not in (None, "", ":memory:") and not Path(str(url.database)).is_file():
-        raise SourceUnavailable(url.render_as_string(hide_password=True), "no such file")
+        raise SourceUnavailable(hidden(url.render_as_string(hide_password=True)), "no such file")
     try:
         if dialect.is_async:
             raise ImportError(dialect.driver)
@@ -96,7 +97,7 @@ def _with_our_driver(url: URL, backend: str, error: ImportError) -> URL:
         ours.get_dialect().import_dbapi()
     except (ImportError, NoSuchModuleError):
         extra = DIALECTS[backend].extra if backend in DIALECTS else backend
-        raise DriverMissing(url.render_as_string(hide_password=True), extra) from error
+        raise DriverMissing(hidden(url.render_as_string(hide_password=True)), extra) from error
     return ours
 
 
@@ -105,7 +106,7 @@ def _engine(url: URL, safe: str) -> Engine:
     arguments = DIALECTS[backend]().connect_args() if backend in DIALECTS else {}
     isolation: dict[str, Any] = {} if backend == "sqlite" else {"isolation_level": "REPEATABLE READ"}
     try:
-        return create_engine(url, connect_args=arguments, poolclass=NullPool, **isolation)
+        return create_engine(url, connect_args=arguments, hide_parameters=True, poolclass=NullPool, **isolation)
     except (SQLAlchemyError, TypeError, ValueError) as error:
         raise SourceUnavailable(safe, f"{type(error).__name__} in its options") from None
 

@@ -1,7 +1,7 @@
 """The statements that move a job: insert, claim, release, renew, reschedule, remove; `store.admission` lets it in.
 
-Each one that finishes, renews or moves work carries the attempt, so a worker that lost its lease finds no row and changes
-nothing. What else must happen in the same transaction (records, keys, dead letters) is `store.settlement`.
+Each one that finishes, renews or moves work carries the attempt and who was let in, so a worker that lost its lease finds no
+row and changes nothing. What else must happen in the same transaction (records, keys, dead letters) is `store.settlement`.
 """
 
 from __future__ import annotations
@@ -219,11 +219,11 @@ def _wait_again(tx: Transaction, claimed: Sequence[Job], dispatches: Any) -> int
 _WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null(), "claimed_at": null()}
 
 
-def renew(tx: Transaction, running: Sequence[tuple[str, int]], *, lease: timedelta) -> dict[tuple[str, int], bool]:
+def renew(tx: Transaction, running: Sequence[Job], *, lease: timedelta) -> dict[tuple[str, int], bool]:
     """Lengthen the leases of these attempts; return those still held, and whether each was asked to stop."""
     if not running:
         return {}
-    held = and_(among(tx, running), IS_RUNNING)
+    held = _all_held(tx, running)
     change = update(job).where(held).values(lease_until=tx.later(lease))
     if tx.dialect.gives_back_updates:
         rows = tx.execute(change.returning(job.c.id, job.c.attempt, job.c.cancel_requested)).all()
@@ -233,20 +233,19 @@ def renew(tx: Transaction, running: Sequence[tuple[str, int]], *, lease: timedel
     return {(row.id, row.attempt): row.cancel_requested for row in rows}
 
 
-def report_progress(tx: Transaction, id: str, attempt: int, message: str) -> bool:
+def report_progress(tx: Transaction, one: Job, message: str) -> bool:
     """Show how far a running attempt has come; False if its lease was lost."""
-    held = _held(id, attempt)
-    return tx.execute(update(job).where(held).values(progress=message)).rowcount == 1
+    return tx.execute(update(job).where(held_by(one)).values(progress=message)).rowcount == 1
 
 
-def remove_running(tx: Transaction, id: str, attempt: int) -> bool:
+def remove_running(tx: Transaction, one: Job) -> bool:
     """End a running attempt's job: the row goes. False: the lease was lost, and nothing may be written."""
-    return tx.execute(delete(job).where(_held(id, attempt))).rowcount == 1
+    return tx.execute(delete(job).where(held_by(one))).rowcount == 1
 
 
-def remove_all_running(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> set[str]:
+def remove_all_running(tx: Transaction, attempts: Sequence[Job]) -> set[str]:
     """End the jobs of these running attempts: their rows go. Returns the ids of those that were still held."""
-    held = and_(among(tx, attempts), IS_RUNNING, IS_OWED)
+    held = and_(_all_held(tx, attempts), IS_OWED)
     if tx.dialect.gives_back_updates:
         return set(tx.execute(delete(job).where(held).returning(job.c.id)).scalars())
     found = set(tx.execute(select(job.c.id).where(held).with_for_update()).scalars())
@@ -267,32 +266,32 @@ def remove_waiting(tx: Transaction, id: str, attempt: int) -> bool:
     return tx.execute(delete(job).where(waiting)).rowcount == 1
 
 
-def reschedule(tx: Transaction, id: str, attempt: int, then: TryAgain, *, error: str | None) -> bool:
+def reschedule(tx: Transaction, one: Job, then: TryAgain, *, error: str | None) -> bool:
     """Give a running attempt's job its next try: running → pending, attempt + 1.
 
     False: the lease was lost, or the job was cancelled meanwhile and is not to be tried again.
     """
-    change = _WAITING | {"attempt": attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
+    change = _WAITING | {"attempt": one.attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
     change |= {"last_error": error, "progress": null(), "carrier": null(), **then.changes}
-    held = and_(_held(id, attempt), job.c.cancel_requested.is_(False))
+    held = and_(held_by(one), job.c.cancel_requested.is_(False))
     return tx.execute(update(job).where(held).values(change)).rowcount == 1
 
 
-def hand_back(tx: Transaction, id: str, attempt: int) -> bool:
+def hand_back(tx: Transaction, one: Job) -> bool:
     """Let a running attempt's job wait again, at its old place: running → pending, attempt + 1, no try used."""
-    change = _WAITING | {"attempt": attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}
-    held = and_(_held(id, attempt), job.c.cancel_requested.is_(False))
+    change = _WAITING | {"attempt": one.attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}
+    held = and_(held_by(one), job.c.cancel_requested.is_(False))
     return tx.execute(update(job).where(held).values(change | {"progress": null(), "carrier": null()})).rowcount == 1
 
 
 def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
     """Ask a running attempt to stop."""
-    return tx.execute(update(job).where(_held(id, attempt)).values(cancel_requested=True)).rowcount == 1
+    return tx.execute(update(job).where(_running(id, attempt)).values(cancel_requested=True)).rowcount == 1
 
 
-def is_cancelled(tx: Transaction, id: str, attempt: int) -> bool:
+def is_cancelled(tx: Transaction, one: Job) -> bool:
     """Say whether a running attempt was asked to stop."""
-    return tx.execute(select(job.c.id).where(_held(id, attempt), job.c.cancel_requested.is_(True))).first() is not None
+    return tx.execute(select(job.c.id).where(held_by(one), job.c.cancel_requested.is_(True))).first() is not None
 
 
 def among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> Any:
@@ -303,7 +302,21 @@ def among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> Any:
     return or_(*(and_(tx.dialect.among(job.c.id, ids), job.c.attempt == attempt) for attempt, ids in by_attempt.items()))
 
 
-def _held(id: str, attempt: int) -> Any:
+def held_by(one: Job) -> ColumnElement[bool]:
+    """Return the condition that an attempt is still that of the worker which was let in.
+
+    Its number alone would not do: a database that lost a start, as one that fails over may, lets in a second worker for it.
+    """
+    return and_(_running(one.id, one.attempt), job.c.claimed_by == one.claimed_by)
+
+
+def _all_held(tx: Transaction, attempts: Sequence[Job]) -> ColumnElement[bool]:
+    """Return the condition that a row is one of these attempts, which the workers that have them were let in for."""
+    workers = {one.claimed_by for one in attempts}
+    return and_(among(tx, [(one.id, one.attempt) for one in attempts]), job.c.claimed_by.in_(workers), IS_RUNNING)
+
+
+def _running(id: str, attempt: int) -> ColumnElement[bool]:
     return and_(job.c.id == id, job.c.attempt == attempt, IS_RUNNING)
 
 
@@ -367,7 +380,7 @@ def overdue_steps(tx: Transaction, *, limit: int) -> list[Job]:
 
 def lock_overdue_step(tx: Transaction, id: str, attempt: int) -> Job | None:
     """Lock and return a step if its lease has ended still. The caller has locked its run."""
-    query = select(job).where(_held(id, attempt), IS_OWED, job.c.lease_until <= tx.now)
+    query = select(job).where(_running(id, attempt), IS_OWED, job.c.lease_until <= tx.now)
     row = tx.execute(query.with_for_update() if tx.dialect.skips_locked else query).first()
     return read_job(row) if row else None
 

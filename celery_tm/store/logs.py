@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, type_coerce
 
 from ..domain.execution import MAX_MESSAGE, cut
+from ..domain.ids import execution_id
+from ..domain.job import Job
 from . import tables
 from .database import Transaction
+from .jobs import held_by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +31,15 @@ class LogLine:
 def write(tx: Transaction, execution: str, level: str, message: str) -> None:
     """Write one line."""
     values = {"execution": execution, "level": level, "message": cut(message, MAX_MESSAGE)}
-    tx.execute(insert(tables.log).values(at=tx.now, **values))
+    tx.execute(insert(tables.log).inline().values(at=tx.now, **values))  # as in `audit.note`
+
+
+def write_if_held(tx: Transaction, one: Job, level: str, message: str) -> None:
+    """Write one line of a running attempt; one that has lost its lease has nothing more to say."""
+    log = tables.log
+    said = {"execution": execution_id(one.id, one.attempt), "level": level, "message": cut(message, MAX_MESSAGE)}
+    stated = [type_coerce(value, log.c[name].type) for name, value in (said | {"at": tx.now}).items()]
+    tx.execute(insert(log).from_select([*said, "at"], select(*stated).where(held_by(one))))
 
 
 def of_execution(tx: Transaction, execution: str, *, limit: int = 1000) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
 
+from ..domain.secrecy import hidden
 from ..errors import ForeignSession, InvalidValue
 from .database import Database, Transaction, same_database
 
@@ -59,7 +60,7 @@ def _refuse_foreign(database: Database, connection: Connection) -> None:
     if same and theirs.database in (None, "", ":memory:") and database.dialect.name == "sqlite":
         same = connection.engine is database.engine  # each in-memory database is its own
     if not same:
-        raise ForeignSession(theirs.render_as_string(hide_password=True), database.safe_url)
+        raise ForeignSession(hidden(theirs.render_as_string(hide_password=True)), database.safe_url)
 
 
 def _add(session: Session, action: Callable[[], None]) -> None:

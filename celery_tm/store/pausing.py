@@ -25,7 +25,7 @@ def pause_if_failing(tx: Transaction, occurrence: str) -> None:
         return
     reason = f"its last {before.pause_after} runs have failed"
     after = replace(before, paused=True, version=before.version + 1, updated_by=audit.SYSTEM)
-    if definitions.save(tx, after, version=before.version):
+    if definitions.pause(tx, after, version=before.version):
         versions.keep(tx, after, action="pause", actor=None, reason=reason)
         now = {"paused": True, "version": after.version}
         audit.note(tx, "pause", f"definition:{before.name}", reason=reason, before={"paused": False}, after=now)

@@ -6,6 +6,7 @@ or `tm_auto_upgrade`): it is somebody's production, and locks and grants are the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import TableClause, column, delete, select, table
 from sqlalchemy.engine import Connection
 
-from ..errors import SchemaMissing, SchemaOutdated
+from ..errors import InvalidValue, SchemaMissing, SchemaOutdated
 from .database import Database
+from .grants import VERSION_TABLE
 from .tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-VERSION_TABLE = "tm_schema_version"
 LATEST = "0005"  # the newest revision in migrations/versions; a test holds the two in step
 
 
@@ -59,35 +60,88 @@ def _version(database: Database) -> TableClause:
 
 
 def upgrade(database: Database, revision: str = "head") -> str:
-    """Bring the tables to `revision` in one transaction and return it; another node doing the same is waited for."""
+    """Bring the tables to `revision` and return it; another node doing the same is waited for.
+
+    On a server each step commits by itself, and one that was interrupted is completed by the next upgrade.
+    """
     from alembic import command
 
     found = current(database)
     if found and found > LATEST:  # a later release was here; its steps are unknown to this one
         return found
+    with _migrating(database) as config:
+        command.upgrade(config, revision)
+    return current(database) or ""
 
-    with database.translated_errors(), database.engine.begin() as connection, _alone(connection, database):
-        if database.schema and database.dialect.name == "postgresql":
-            connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
+
+def downgrade(database: Database, revision: str | None = None) -> str:
+    """Take the tables back to `revision`, or by one, and return where they are. No node of this release may run."""
+    from alembic import command
+
+    found = current(database)
+    if found is None:
+        raise SchemaMissing(database.safe_url)
+    before = [known for known in revisions() if known < found]
+    if found > LATEST or not before or revision not in (None, *before):
+        whole = f"the tables are at {found}, and nothing leads from there to {revision or 'an earlier one'}"
+        raise InvalidValue("revision", whole, f"give one of {', '.join(before) or 'a later release'}")
+    with _migrating(database) as config:
+        command.downgrade(config, revision or before[-1])
+    return current(database) or ""
+
+
+def revisions() -> list[str]:
+    """Return the revisions that this release knows, the first one first."""
+    from alembic.script import ScriptDirectory
+
+    return sorted(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+@contextmanager
+def _migrating(database: Database) -> Iterator[Config]:
+    """Open a connection for the steps of migrations, while no other node takes any."""
+    opened = _opened_on_server if database.dialect.is_server else _opened_embedded
+    with database.translated_errors(), opened(database) as connection:
         config = _config()
         config.attributes["connection"] = connection.execution_options(
             schema_translate_map={None: database.schema} if database.schema else {}
         )
         config.attributes["schema"] = database.schema
-        command.upgrade(config, revision)
-    return current(database) or ""
+        yield config
 
 
 @contextmanager
-def _alone(connection: Connection, database: Database) -> Iterator[None]:
-    """Let one node upgrade at a time. SQLite's immediate transaction already does."""
-    if database.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('celery_tm schema'))")
-    elif database.dialect.name == "mysql":
-        connection.exec_driver_sql("SELECT GET_LOCK('celery_tm schema', 60)")
-    yield
+def _opened_embedded(database: Database) -> Iterator[Connection]:
+    # An immediate transaction, so one at a time; what does not end is not there.
+    with database.engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def _opened_on_server(database: Database) -> Iterator[Connection]:
+    with database.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            _wait_for_turn(connection, database)
+            if database.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET statement_timeout = 0")  # an index takes as long as it takes
+                if database.schema:
+                    connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
+            yield connection
+        finally:
+            connection.invalidate()  # gives the turn back, and with it what was set for this session
+
+
+def _wait_for_turn(connection: Connection, database: Database) -> None:
+    """Wait until no other node is migrating these tables, however long it takes."""
     if database.dialect.name == "mysql":
-        connection.exec_driver_sql("SELECT RELEASE_LOCK('celery_tm schema')")
+        whose = "MD5(DATABASE())"  # such locks are the server's, not the database's
+        asked = f"SELECT GET_LOCK(CONCAT('celery_tm ', {whose}), 0)"
+    else:
+        asked = f"SELECT pg_try_advisory_lock(hashtext('celery_tm schema {database.schema or ''}'))"
+    # Asked again and again: whoever waits inside a statement keeps PostgreSQL from making an index beside writers.
+    while not connection.exec_driver_sql(asked).scalar():
+        time.sleep(0.2)
 
 
 def _config() -> Config:

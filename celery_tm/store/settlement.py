@@ -1,7 +1,7 @@
 """How an attempt ends: each ending is one transaction in which the row moves, the record is written and the key is kept.
 
-The first statement of each carries the attempt. If it finds no row, the lease was lost: `LeaseLost` is raised and the
-transaction, with all that a stale worker would have written, rolls back.
+The first statement of each carries the attempt and who was let in. If it finds no row, the lease was lost: `LeaseLost` is
+raised and the transaction, with all that a stale worker would have written, rolls back.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def close_if_over(tx: Transaction, run: Run) -> None:
     if not run.is_over:
         return
     root = jobs.find(tx, run.job)
-    if root is None or not jobs.remove_running(tx, root.id, root.attempt):
+    if root is None or not jobs.remove_running(tx, root):
         raise LeaseLost(run.job, run.attempt)
     steps = workflows.in_state(tx, run.id, *StepState)
     ending = ending_of(run, [step for step in steps if step.state is StepState.FAILED and not step.kept_from])
@@ -139,12 +139,11 @@ def succeed_all(
     These are jobs that share a message, so none has an occurrence, a slot or anything that follows it.
     """
     if tx.dialect.changes_many:
-        by_attempt: dict[int, list[tuple[Job, str | None, str | None]]] = {}
+        alike: dict[tuple[int, str | None], list[tuple[Job, str | None, str | None]]] = {}
         for one in done:
-            by_attempt.setdefault(one[0].attempt, []).append(one)
-        parts = (completion.succeed_all(tx, some, attempt=n, keep_key=keep_key) for n, some in by_attempt.items())
-        return set().union(*parts)
-    held = jobs.remove_all_running(tx, [(job.id, job.attempt) for job, _, _ in done])
+            alike.setdefault((one[0].attempt, one[0].claimed_by), []).append(one)
+        return set().union(*(completion.succeed_all(tx, some, keep_key=keep_key) for some in alike.values()))
+    held = jobs.remove_all_running(tx, [job for job, _, _ in done])
     mine = [(job, result, message) for job, result, message in done if job.id in held]
     recorded = executions.record_all(tx, [(job, message) for job, _, message in mine], Outcome.SUCCEEDED)
     for job, result, _ in mine:
@@ -162,7 +161,7 @@ def _keep(tx: Transaction, job: Job, execution: str, result: str | None, default
 
 def _finish(tx: Transaction, job: Job, ended: Ended | None) -> None:
     """End a running attempt, or find that it is no longer ours."""
-    done = jobs.remove_running(tx, job.id, job.attempt) if ended is None else following.mark(tx, job, ended)
+    done = jobs.remove_running(tx, job) if ended is None else following.mark(tx, job, ended)
     if not done:
         raise LeaseLost(job.id, job.attempt)
 
@@ -210,10 +209,10 @@ def fail(
     _run_of(tx, job)
     if isinstance(then, TryAgain) and not can_be_sent_again(job, then):
         then = Bury(NOT_KEPT)
-    if isinstance(then, Bury) and not jobs.is_cancelled(tx, job.id, job.attempt):
+    if isinstance(then, Bury) and not jobs.is_cancelled(tx, job):
         bury(tx, job, failure, then, ended=ended)
         return then
-    if isinstance(then, TryAgain) and jobs.reschedule(tx, job.id, job.attempt, then, error=cut(failure.error, MAX_ERROR)):
+    if isinstance(then, TryAgain) and jobs.reschedule(tx, job, then, error=cut(failure.error, MAX_ERROR)):
         executions.record(tx, job, failure.outcome, failure=failure, next_delay=then.delay.total_seconds())
         if job.occurrence is None:
             lanes.free(tx, job)  # an occurrence keeps its slot until it has ended
@@ -267,8 +266,8 @@ def hand_back(tx: Transaction, job: Job, why: Failure) -> bool:
     _run_of(tx, job)
     if not can_be_sent_again(job):
         return fail(tx, job, why, Bury(NOT_KEPT)) is not None
-    if not jobs.hand_back(tx, job.id, job.attempt):
-        if not jobs.is_cancelled(tx, job.id, job.attempt):
+    if not jobs.hand_back(tx, job):
+        if not jobs.is_cancelled(tx, job):
             return False
         stop(tx, job, message=f"cancelled while it ran; {why.error}")
         return True
@@ -283,7 +282,7 @@ WAKE_WITHIN = timedelta(seconds=1)
 def stop(tx: Transaction, job: Job, *, message: str | None = None) -> None:
     """A running attempt was cancelled and has stopped."""
     run = _run_of(tx, job)
-    if not jobs.remove_running(tx, job.id, job.attempt):
+    if not jobs.remove_running(tx, job):
         raise LeaseLost(job.id, job.attempt)
     executions.record(tx, job, Outcome.CANCELLED, message=message)
     _end(tx, job, OccurrenceState.CANCELLED, run, Outcome.CANCELLED, reason=(run and run.stopped_by) or message)

@@ -58,7 +58,7 @@ def may_be_quiet(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) ->
 
 def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
     """Write the success of a step that brings no join to zero. False: it would, or the lease was lost: then nothing is."""
-    values = {"job_id": one.id, "attempt_": one.attempt, "execution_": execution_id(one.id, one.attempt)}
+    values = {"job_id": one.id, **completion.claim_of(one), "execution_": execution_id(one.id, one.attempt)}
     values |= {"run_": one.occurrence, "step_": one.step, "result_": result, "message_": cut(message, MAX_MESSAGE)}
     if one.dedupe_key is not None:
         values["keep_key_"] = keep_key

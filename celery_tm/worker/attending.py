@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 
 from celery.signals import celeryd_after_setup, worker_process_init, worker_ready, worker_shutdown
 
+from .. import events
+from ..errors import RightMissing
 from ..installation import Installation
 from ..store import nodes
 
@@ -54,6 +56,8 @@ class Attendance:
     def _write(self, work: Any) -> None:
         try:
             self.installation.database.run(work)
+        except RightMissing as error:  # nobody would ever know, for this does not pass by itself
+            events.emit_seldom(self.installation.app, events.OutageBegan(what="database", error=str(error)))
         except Exception as error:  # being seen is for people; the work does not depend on it
             logger.debug("%s is not seen: %s", self.name, error)
 

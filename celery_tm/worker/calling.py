@@ -38,6 +38,7 @@ def call(
     """Make a call with `send`, Celery's own `apply_async`, unless it belongs in the job table."""
     installation = Installation.of(task.app)
     wait = wait_of(task.app, options.get("eta"), options.get("countdown"))
+    options = {**installation.described(task.name, args, kwargs), **options}
     is_chosen = id is not None
     id = id or uuid()
 
@@ -68,7 +69,8 @@ def _without_broker(task: Any, send_to: Callable[[Any], Any], error: Exception, 
         raise error from away
     if result is None:
         raise error
-    logger.warning("%s[%s] waits in the job table, for the broker does not answer: %s", task.name, call["id"], error)
+    said = Installation.of(task.app).hidden(error)
+    logger.warning("%s[%s] waits in the job table, for the broker does not answer: %s", task.name, call["id"], said)
     return result
 
 

@@ -19,7 +19,7 @@ from celery.exceptions import Ignore
 from .. import clock, events
 from ..domain.codec import decode
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable
+from ..errors import OUT_OF_REACH
 from ..installation import Installation
 from ..publisher import ANNOUNCED, HEADER, RENAMED, contract
 from . import context as contexts
@@ -90,8 +90,8 @@ class Collector:
         try:
             successes = [(context.job, result, context.success_message) for context, result in done]
             lost = set(recorder.record_all(self.installation, successes, took=self._took))
-        except DatabaseUnavailable as error:  # as long as their leases would last: the sweeper decides
-            events.emit(self.installation.app, events.OutageBegan(what="database", error=str(error)))
+        except OUT_OF_REACH as error:  # as long as their leases would last: the sweeper decides
+            events.emit_seldom(self.installation.app, events.OutageBegan(what="database", error=str(error)))
             lost = {context.id for context, _ in done}
         keeper = keeper_of(self.installation)
         keeper.let_go(*(context for context, _ in done))

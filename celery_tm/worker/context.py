@@ -159,7 +159,7 @@ class JobContext:
             near = nearest(str(level), LOG_LEVELS)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
-        self._write(lambda tx: logs.write(tx, self.execution_id, level, str(message)))
+        self._write(lambda tx: logs.write_if_held(tx, self.job, level, str(message)))
 
     def flush(self) -> None:
         """Write the latest progress that is not written yet."""
@@ -169,7 +169,7 @@ class JobContext:
         self._written_at = time.monotonic()
 
         def work(tx: Any) -> None:
-            if jobs.report_progress(tx, self.id, self.attempt, message):
+            if jobs.report_progress(tx, self.job, message):
                 logs.write(tx, self.execution_id, "progress", message)
 
         self._write(work)

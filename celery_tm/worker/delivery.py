@@ -16,9 +16,10 @@ from celery.exceptions import Ignore
 
 from .. import answers, events
 from ..clock import parse_duration
-from ..domain.codec import decode
+from ..domain.codec import decode, encode
 from ..domain.job import Job
-from ..errors import DatabaseUnavailable, SchemaMissing, SchemaOutdated
+from ..domain.loads import MAX_CHUNK
+from ..errors import DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, SchemaOutdated
 from ..installation import Installation
 from ..producer.capturing import by_rule
 from ..producer.message import options_of, queue_of
@@ -27,10 +28,11 @@ from ..store.keys import DoneKey
 from ..tracing import describe, span
 from . import gate
 from .gate import Call, Decision, Verdict
+from .incoming import is_id
 
 logger = logging.getLogger(__name__)
 
-AWAY = (DatabaseUnavailable, SchemaMissing, SchemaOutdated)
+AWAY = (DatabaseUnavailable, RightMissing, SchemaMissing, SchemaOutdated)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0
@@ -43,8 +45,10 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
     header = getattr(task.request, HEADER, None)
     if header is not None:
         id, attempt = _read_header(task, header)
-        ask = partial(gate.admit_job, installation, id, attempt, worker=worker, occurring=carries_out(header))
-        return _settle(task, installation, attempt, ask, None)
+        known = {"worker": worker, "occurring": carries_out(header), "task": _called(task)}
+        job = _settle(task, installation, attempt, partial(gate.admit_job, installation, id, attempt, **known), None)
+        _use_row(task, job)
+        return job
     call = _call(task)
     return _settle(
         task,
@@ -53,6 +57,31 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
         lambda: gate.admit_call(installation, call, worker=worker),
         lambda: _bounce(task),
     )
+
+
+def _called(task: Any) -> str:
+    """Return the name that a message calls its task by."""
+    return str(getattr(task.request, "task", None) or task.name)
+
+
+def _use_row(task: Any, job: Job) -> None:
+    """Let the body get the arguments of its job's row: a message only says which job it carries."""
+    args, kwargs = task.request.args, task.request.kwargs
+    if job.args is None or (_as_text(args) == job.args and _as_text(kwargs) == job.kwargs):
+        return
+    own_args, own_kwargs = decode(job.args), decode(job.kwargs)
+    if (own_args, own_kwargs) != (args, kwargs):
+        logger.warning("%s[%s] came with other arguments than its row has; the row's are used", task.name, job.id)
+    args[:] = own_args  # Celery calls the body with these very objects
+    kwargs.clear()
+    kwargs.update(own_kwargs)
+
+
+def _as_text(value: Any) -> str | None:
+    try:
+        return encode(value, field="arguments")
+    except InvalidValue:
+        return None
 
 
 def _settle(
@@ -94,7 +123,7 @@ def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence
     decided: list[tuple[Sequence[Job], Sequence[tuple[str, Decision]]]] = []
 
     def decide() -> Decision:
-        decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker)]
+        decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker, task=_called(task))]
         return Decision(verdict=Verdict.RUN)
 
     with span("gate", job=carrier, task=task.name, count=len(attempts)):
@@ -113,8 +142,13 @@ def read_chunk(header: Any) -> list[tuple[str, int]]:
     listed = header.get("chunk") if isinstance(header, Mapping) else None
     if not isinstance(listed, (list, tuple)):
         return []
-    attempts = [(pair[0], pair[1]) for pair in listed if isinstance(pair, (list, tuple)) and len(pair) == 2]
-    return [(id, attempt) for id, attempt in attempts if isinstance(id, str) and type(attempt) is int]
+    pairs = (pair for pair in listed[:MAX_CHUNK] if isinstance(pair, (list, tuple)) and len(pair) == 2)
+    return list(dict.fromkeys((id, attempt) for id, attempt in pairs if is_id(id) and is_attempt(attempt)))
+
+
+def is_attempt(value: Any) -> bool:
+    """Say whether a number may be that of an attempt."""
+    return type(value) is int and 0 < value < 2**31
 
 
 def _decide(installation: Installation, decide: Callable[[], Decision], give_back: Callable[[], bool] | None) -> Decision:
@@ -138,7 +172,12 @@ def _answer(task: Any, done: DoneKey) -> None:
             task.request.id, decode(done.result), request=task.request, store_result=not task.ignore_result
         )
     except Exception as error:  # the backend is the caller's comfort, not the record
-        logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, error)
+        logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, _told(task, error))
+
+
+def _told(task: Any, error: Exception) -> str:
+    """Return what a broker or a result backend said, without their passwords."""
+    return Installation.of(task.app).hidden(error)
 
 
 def _patiently(decide: Callable[[], Decision]) -> Decision:
@@ -163,10 +202,12 @@ def carries_out(header: Mapping[str, Any]) -> bool:
 
 def _read_header(task: Any, header: Any) -> tuple[str, int]:
     """Return job and attempt of a message; one that contradicts itself is never run."""
-    attempt = header.get("attempt") if isinstance(header, Mapping) else None
-    if not isinstance(attempt, int) or isinstance(attempt, bool) or header.get("job") != task.request.id:
+    id, attempt = task.request.id, header.get("attempt") if isinstance(header, Mapping) else None
+    has_arguments = isinstance(task.request.args, list) and isinstance(task.request.kwargs, dict)
+    if not is_attempt(attempt) or not is_id(id) or header.get("job") != id or not has_arguments:
+        logger.warning("%s[%s] is not run: its header %r contradicts itself", task.name, id, HEADER)
         raise Ignore
-    return str(task.request.id), attempt
+    return str(id), int(attempt)
 
 
 def _call(task: Any) -> Call:
@@ -174,28 +215,35 @@ def _call(task: Any) -> Call:
     request = task.request
     info = request.delivery_info or {}
     lane = by_rule(task, "concurrency_key", request.args, request.kwargs)
-    replaces = getattr(request, REPLACES, None)
+    replaces = read_replaced(getattr(request, REPLACES, None))
+    priority = info.get("priority")
     return Call(
         id=request.id,
         task=task.name,
         args=request.args or (),
         kwargs=request.kwargs or {},
-        attempt=replaces + 1 if type(replaces) is int else 1,
+        attempt=replaces + 1,
         key=by_rule(task, "key", request.args, request.kwargs),
         keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
         max_retries=task.max_retries,
         retry=task.retry_policy,
         options=options_of(request, info),
         queue=queue_of(info),
-        priority=info.get("priority") if isinstance(info.get("priority"), int) else None,
+        priority=priority if type(priority) is int and 0 <= priority < 2**15 else None,
         concurrency_key=lane,
         concurrency=(task.concurrency or 1) if lane else None,
     )
 
 
+def read_replaced(value: Any) -> int:
+    """Return the attempt that a call says it was put in the place of; 0 where it says none, or nonsense."""
+    return value if is_attempt(value) and is_attempt(value + 1) else 0
+
+
 def _bounce(task: Any) -> bool:
     """Send a direct call's message back to the broker, to come again a little later each time; say whether it took it."""
-    bounces = int(getattr(task.request, BOUNCES, None) or 0)
+    said = getattr(task.request, BOUNCES, None)
+    bounces = said if is_attempt(said) else 0
     signature = task.signature_from_request(
         task.request,
         countdown=min(2.0 ** min(bounces, 10), LONGEST_BOUNCE),
@@ -205,6 +253,6 @@ def _bounce(task: Any) -> bool:
     try:
         signature.apply_async()
     except Exception as error:  # whatever the transport raises
-        logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, error)
+        logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, _told(task, error))
         return False
     return True

@@ -40,6 +40,7 @@ class Refusal(StrEnum):
 
     SETTLED = "settled"  # its job is done, or an attempt of the direct call is recorded
     OTHER_ATTEMPT = "other_attempt"  # the job is at a later attempt
+    OTHER_TASK = "other_task"  # the job is another task's: somebody else's message with its id
     RUNNING = "running"  # it, or another job with its key, is in process
     KEY = "key"  # its key has succeeded
     EXPIRED = "expired"
@@ -80,19 +81,24 @@ class Call:
     concurrency: int | None = None
 
 
-def admit_job(installation: Installation, id: str, attempt: int, *, worker: str, occurring: bool = False) -> Decision:
-    """Let in a delivery of a job's attempt, or say why not. `occurring`: it carries out an occurrence."""
+def admit_job(
+    installation: Installation, id: str, attempt: int, *, worker: str, occurring: bool = False, task: str | None = None
+) -> Decision:
+    """Let in a delivery of a job's attempt, or say why not. `occurring`: it carries out an occurrence.
+
+    `task` is what the delivery calls; a job of another task is not its own.
+    """
     database, settings = installation.database, installation.settings
     lease, stuck_after = settings.tm_lease, settings.tm_stuck_after
 
     def work(tx: Transaction) -> Job | None:
         if occurring:
-            return admission.admit_occurring(tx, id, attempt, worker=worker, lease=lease, stuck_after=stuck_after)
-        return admission.admit(tx, id, attempt, worker=worker, lease=lease)
+            return admission.admit_occurring(tx, id, attempt, worker=worker, lease=lease, stuck_after=stuck_after, task=task)
+        return admission.admit(tx, id, attempt, worker=worker, lease=lease, task=task)
 
     job = database.run(work, alone=database.dialect.changes_many or not occurring)
     if job is None:
-        return database.run(lambda tx: _refusal(tx, id, attempt))
+        return database.run(lambda tx: _refusal(tx, id, attempt, task))
     if job.occurrence and not occurring and not job.is_step:  # a message that does not say so
         database.run(lambda tx: admission.start_occurrence(tx, job, stuck_after=stuck_after))
     _tell(installation, job)
@@ -105,13 +111,18 @@ def _tell(installation: Installation, job: Job) -> None:
 
 
 def admit_all(
-    installation: Installation, attempts: Sequence[tuple[str, int]], *, carrier: str, worker: str
+    installation: Installation,
+    attempts: Sequence[tuple[str, int]],
+    *,
+    carrier: str,
+    worker: str,
+    task: str | None = None,
 ) -> tuple[Sequence[Job], Sequence[tuple[str, Decision]]]:
     """Let in a delivery that carries many attempts; return those that may run, and why the others may not."""
     database, lease = installation.database, installation.settings.tm_lease
     single = database.dialect.changes_many and len({attempt for _, attempt in attempts}) == 1
     admitted = database.run(
-        lambda tx: admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier), alone=single
+        lambda tx: admission.admit_all(tx, attempts, worker=worker, lease=lease, carrier=carrier, task=task), alone=single
     )
     for job in admitted:
         _tell(installation, job)
@@ -119,14 +130,16 @@ def admit_all(
     refused = [(id, attempt) for id, attempt in attempts if id not in ids]
     if not refused:
         return admitted, []
-    return admitted, database.run(lambda tx: [(id, _refusal(tx, id, attempt)) for id, attempt in refused])
+    return admitted, database.run(lambda tx: [(id, _refusal(tx, id, attempt, task)) for id, attempt in refused])
 
 
-def _refusal(tx: Transaction, id: str, attempt: int) -> Decision:
+def _refusal(tx: Transaction, id: str, attempt: int, task: str | None) -> Decision:
     """Say why a delivery is refused, and settle a job that will never run."""
     job = jobs.find(tx, id)
     if job is None:
         return _skip(Refusal.SETTLED, "it is settled already")
+    if task is not None and job.task != task:
+        return _skip(Refusal.OTHER_TASK, f"the job of this id is one of {job.task}", job)
     if job.attempt != attempt:
         return _skip(Refusal.OTHER_ATTEMPT, f"attempt {job.attempt} is the present one", job)
     if job.state is JobState.RUNNING:
@@ -152,7 +165,7 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
             return refusal
         if job.concurrency_key is not None:
             return _ran_before(tx, call) or _take_a_number(tx, job)
-        if call.attempt > 1:
+        if call.attempt > 1 and _replaces_nothing(tx, call) is None:
             following.forget(tx, call.id)  # here is what follows it
         written = admission.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
@@ -160,7 +173,7 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
         if refusal is None and written is not None:
             return Decision(verdict=Verdict.RUN, job=written)
         if written is not None:
-            jobs.remove_running(tx, written.id, written.attempt)
+            jobs.remove_running(tx, written)
         return refusal or _skip(Refusal.RUNNING, "it, or another job with its key, is in process")
 
     decision = installation.database.run(work)
@@ -184,9 +197,17 @@ def _ran_before(tx: Transaction, call: Call) -> Decision | None:
     if call.key and (done := keys.find_kept(tx, call.task, call.key)):
         return _skip(Refusal.KEY, "its key has succeeded already", done=done)
     if not executions.is_recorded(tx, call.id, since=call.attempt):
-        return None
+        return None if call.attempt == 1 else _replaces_nothing(tx, call)
     last = executions.of_job(tx, call.id)[0].outcome
     return _skip(Refusal.SETTLED, "an attempt of it is recorded already", revoked=last is Outcome.CANCELLED)
+
+
+def _replaces_nothing(tx: Transaction, call: Call) -> Decision | None:
+    """Refuse a call that says it stands for an attempt which was not replaced."""
+    recorded = executions.of_job(tx, call.id)  # none where they are deleted by now
+    if not recorded or (recorded[0].outcome, recorded[0].attempt) == (Outcome.REPLACED, call.attempt - 1):
+        return None
+    return _skip(Refusal.SETTLED, "the attempt that it replaces was not replaced")
 
 
 def _job_of(call: Call) -> Job:

@@ -73,7 +73,9 @@ class LeaseKeeper:
             return  # nobody can write before that body ends, so nobody can take a lease away either
         lease = self.installation.settings.tm_lease
         try:
-            held = self.installation.database.run(lambda tx: jobs.renew(tx, list(running), lease=lease))
+            held = self.installation.database.run(
+                lambda tx: jobs.renew(tx, [context.job for context in running.values()], lease=lease)
+            )
         except Exception as error:  # this thread must outlive whatever a database can raise
             logger.warning("cannot renew %d leases: %s", len(running), error)
             return

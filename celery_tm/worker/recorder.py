@@ -20,7 +20,7 @@ from ..domain.facts import Ended, Fact
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
-from ..errors import DatabaseUnavailable, InvalidValue, LeaseLost
+from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost
 from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
@@ -158,7 +158,7 @@ def record_vanished(
         since = job.claimed_at if failure.outcome is Outcome.TIMEOUT else None  # when others ended nobody has seen
         ran = None if since is None else (now - since).total_seconds()
         return record_failure(installation, job, failure, seconds=ran)
-    except (DatabaseUnavailable, LeaseLost):
+    except (*OUT_OF_REACH, LeaseLost):
         return None
 
 
@@ -176,18 +176,32 @@ def record_handed_back(
 
     try:
         return installation.database.run(work)
-    except DatabaseUnavailable:
+    except OUT_OF_REACH:
         return []  # their leases end
 
 
 def record_revoked(
-    installation: Installation, id: str, attempt: int, *, outcome: Outcome, reason: str, workers: Container[str | None]
+    installation: Installation,
+    id: str,
+    attempt: int,
+    *,
+    outcome: Outcome,
+    reason: str,
+    workers: Container[str | None],
+    task: str,
+    by_task: bool = False,
 ) -> None:
-    """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows."""
+    """A worker discards or terminates a delivery: its job is not to run, or not to go on, and no try follows.
+
+    When a job expires its row says, or its task for all its calls (`by_task`); a message alone is not believed.
+    """
 
     def work(tx: Transaction) -> None:
         job = jobs.find(tx, id)
-        if job is None or job.attempt != attempt or job.ended is not None:
+        if job is None or job.task != task or job.attempt != attempt or job.ended is not None:
+            return
+        stated = by_task or job.options.get("expires") is not None
+        if outcome is Outcome.EXPIRED and not (stated if job.expires_at is None else job.is_expired(tx.read_now())):
             return
         if job.state is not JobState.RUNNING:
             settlement.drop(tx, job, outcome, reason=reason)
@@ -196,7 +210,7 @@ def record_revoked(
 
     try:
         installation.database.run(work)
-    except (DatabaseUnavailable, LeaseLost) as error:
+    except (*OUT_OF_REACH, LeaseLost) as error:
         logger.warning("job %s was revoked, but that is not written: %s", id, error)
 
 

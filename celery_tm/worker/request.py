@@ -18,7 +18,7 @@ from ..domain.retry import Bury, TryAgain
 from ..installation import Installation
 from ..publisher import HEADER
 from . import recorder
-from .delivery import REPLACES, read_chunk
+from .delivery import REPLACES, is_attempt, read_chunk, read_replaced
 from .stopping import STOPS, is_stopping
 
 GONE = (WorkerLostError, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
@@ -81,15 +81,26 @@ class Request(CeleryRequest):
         if self._may_wait:
             self.hand_back()
 
+    def maybe_expire(self) -> bool:
+        """Say whether this message came too late, and remember nothing: another message of this id may be in time."""
+        was_revoked = self.id in state.revoked
+        is_late = bool(super().maybe_expire())
+        if is_late and not was_revoked:
+            state.revoked.discard(self.id)
+        return is_late
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """This delivery is discarded, or was terminated: its job is not to run again."""
         super()._announce_revoked(reason, terminated, signum, expired)
         outcome = Outcome.EXPIRED if expired else Outcome.CANCELLED
+        called = str(self._request_dict["task"])
+        by_task = bool(expired and Installation.of(self.app).message_defaults(called).get("expires"))
         said = f"{reason} by its worker" if terminated else reason
         for id, attempt in self._attempts:
             recorder.record_revoked(
-                Installation.of(self.app), id, attempt, outcome=outcome, reason=said, workers=self._workers
-            )
+                Installation.of(self.app), id, attempt, outcome=outcome, reason=said, workers=self._workers,
+                task=called, by_task=by_task,
+            )  # fmt: skip
 
     @property
     def _attempts(self) -> list[tuple[str, int]]:
@@ -98,9 +109,8 @@ class Request(CeleryRequest):
         shared = read_chunk(header)
         if shared:
             return shared
-        replaces = self._request_dict.get(REPLACES)
-        first = replaces + 1 if type(replaces) is int else 1
-        return [(self.id, header.get("attempt", 1) if isinstance(header, dict) else first)]
+        said = header.get("attempt") if isinstance(header, dict) else read_replaced(self._request_dict.get(REPLACES)) + 1
+        return [(self.id, said)] if is_attempt(said) else []
 
     @property
     def _workers(self) -> frozenset[str]:
@@ -114,6 +124,8 @@ class Request(CeleryRequest):
         if len(attempts) > 1 or read_chunk(self._request_dict.get(HEADER)):
             self.hand_back(failure.error)
             return TryAgain(recorder.NO_WAIT)
+        if not attempts:  # its header contradicts itself: it was never let in
+            return Bury("its message contradicts itself")
         [(id, attempt)] = attempts
         return recorder.record_vanished(Installation.of(self.app), id, attempt, failure, workers=self._workers)
 

@@ -17,7 +17,7 @@ from ..clock import format_duration
 from ..domain.execution import Outcome
 from ..domain.job import Job, Source
 from ..domain.retry import Bury, TryAgain
-from ..errors import DatabaseUnavailable, LeaseLost, TmError
+from ..errors import OUT_OF_REACH, LeaseLost, TmError
 from ..installation import Installation
 from ..store import jobs
 from ..store.body import BodyTransaction, within
@@ -78,9 +78,9 @@ def _run_held(task: Any, context: JobContext, body: Callable[..., Any], args: An
     except LeaseLost:
         context.lose_lease()
         raise Ignore from None
-    except DatabaseUnavailable as error:
+    except OUT_OF_REACH as error:
         # The body ran, but its end could not be written while the lease lasted: the sweeper decides.
-        events.emit(task.app, events.OutageBegan(what="database", error=str(error)))
+        events.emit_seldom(task.app, events.OutageBegan(what="database", error=str(error)))
         raise Ignore from None
     except Exception:
         raise
@@ -183,7 +183,7 @@ def _forget(context: JobContext) -> None:
     assert context.installation is not None
     context.roll_back()
     context.finishing = context.settled = True
-    context.installation.database.run(lambda tx: jobs.remove_running(tx, context.id, context.attempt))
+    context.installation.database.run(lambda tx: jobs.remove_running(tx, context.job))
 
 
 def _stop(task: Any, context: JobContext) -> Any:

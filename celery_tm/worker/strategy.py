@@ -23,7 +23,7 @@ from ..producer.message import Message, as_message
 from ..producer.request import Request
 from ..publisher import HEADER
 from ..store.body import refuse_foreign
-from . import control
+from . import control, incoming
 from .acknowledging import Acknowledgements
 from .request import Request as OwnRequest
 
@@ -43,6 +43,7 @@ def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
     """Return what handles a task's messages. A task that cannot work here does not let its worker start."""
     if task.transactional:
         refuse_foreign(Installation.of(app).database, task.session)
+    incoming.look_first(consumer)
     handle = celery_default(task, app, consumer, **kwargs)
     acknowledgements = _acknowledgements(consumer)
 

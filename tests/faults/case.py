@@ -32,6 +32,7 @@ ENDS = ("succeeded", "cancelled", "expired", "deduplicated")
 # Words in the name of a fault that say what it hits. Clocks, brokers and beats take no attempt away.
 PROCESSES = ("worker", "pool", "child")
 DATABASES = ("postgres", "mariadb", "mysql", "database", "session", "connection", "proxy", "transaction", "disk", "sqlite")
+NETWORK = "network"
 NOTHING = ("clock", "beat", "redis", "rabbit", "broker", "flush")
 DEADLY = ("sigkill", "kill", "sigterm", "sigquit")
 
@@ -63,6 +64,7 @@ class Dossier:
         stated = [one.key for one in self.effects if one.key]
         stated += [one.dedupe_key for one in (*self.letters, *self.rows) if one.dedupe_key]
         stated += [one.key for one in self.keys]
+        stated += [ask.key for ask, answer in self.asked if ask is not None and ask.key and answer.created]
         return stated[0] if stated else None
 
     @property
@@ -106,13 +108,21 @@ class Span:
             return self._names(worker) and (not deadly or any(word in kind for word in DEADLY))
         if deadly or any(word in kind for word in NOTHING):
             return False
+        if NETWORK in kind:  # between one process and one server
+            process, _, server = self.fault.target.partition(" to ")
+            return _host(worker) == process and any(word in server.lower() for word in DATABASES)
         return any(word in kind for word in DATABASES)
 
     def _names(self, worker: str | None) -> bool:
-        host, _, pid = (worker or "").rpartition(":")
+        pid = (worker or "").rpartition(":")[2]
         if self.fault.pids:
             return pid.isdigit() and int(pid) in self.fault.pids
-        return host.split("@")[0] == self.fault.target.split("@")[0]
+        return _host(worker) == self.fault.target.split("@")[0]
+
+
+def _host(worker: str | None) -> str:
+    """Return what a worker is called, without the machine it runs on and its process."""
+    return (worker or "").rpartition(":")[0].split("@")[0]
 
 
 class Case:
@@ -130,6 +140,9 @@ class Case:
     def _file(self) -> None:
         """Put everything into the dossier of its job."""
         history = self.history
+        # A load that is killed while it asks writes no answer: nobody knows what became of that, either.
+        answered = {one.ask for one in history.answers}
+        self.unresolved = {one.ask: Answer(one.at, "unknown", one.ask) for one in history.asks if one.ask not in answered}
         for answer in history.answers:
             if answer.what in ("rolled back", "unknown"):
                 self.unresolved[answer.ask] = answer
@@ -234,6 +247,11 @@ class Case:
         for one in self.history.logs:
             found.setdefault(one.execution, []).append(one)
         return found
+
+    @cached_property
+    def unsure_keys(self) -> set[str]:
+        """Return the keys that were asked for by somebody who was not told what became of it."""
+        return {ask.key for name in self.unresolved if (ask := self.asks.get(name)) is not None and ask.key is not None}
 
     @cached_property
     def spans(self) -> list[Span]:

@@ -160,10 +160,13 @@ def by_the_database_s_clock(case: Case, job: Dossier, found: Findings) -> None:
 
 def _due(case: Case, job: Dossier, found: Findings) -> datetime | None:
     """Return the earliest time at which a job may start, as its caller was told, or as its occurrence says."""
-    told = [answer.run_at for _, answer in job.asked if answer.run_at is not None and answer.what == "answered"]
+    answers = [answer for _, answer in job.asked if answer.what == "answered" and answer.run_at is not None]
+    told = [answer.run_at for answer in answers if answer.run_at is not None]
     if len(set(told)) > 1:
         found.allow("replaced pending")
-    times = [min(told)] if told else []
+    # Who made the job knows when it was due first, unless somebody replaced it and was not told.
+    is_known = any(answer.created for answer in answers) and job.key not in case.unsure_keys
+    times = [min(told)] if told and is_known else []
     occurrence = case.occurrences.get(job.occurrence or "")
     if occurrence is not None:
         times.append(occurrence.scheduled_at)

@@ -156,6 +156,15 @@ def a_job_without_its_order(history: History) -> Planted:
 
 
 @breaks(1)
+def what_nobody_answered_left_half(history: History) -> Planted:
+    order = _first(history.orders, lambda _: True)
+    if order is None:
+        return None
+    answers = [one for one in history.answers if one.ask != order.ask]
+    return replace(history, orders=_without(history.orders, order), answers=answers), order.job
+
+
+@breaks(1)
 def a_committed_order_is_not_there(history: History) -> Planted:
     answered = {one.ask for one in history.answers if one.what == "answered"}
     order = _first(history.orders, lambda one: one.ask in answered)

@@ -120,13 +120,17 @@ def asks_without_answer(case: Case, found: Findings) -> None:
             _unknown(case, answer, ask, jobs, found)
 
 
-def _what(jobs: set[str], orders: list[object] | object) -> str:
+def _what(jobs: set[str], orders: object) -> str:
     told = [f"job {job}" for job in sorted(jobs)]
     return " and ".join(told + (["an order"] if orders else []))
 
 
 def _unknown(case: Case, answer: Answer, ask: Ask | None, jobs: set[str], found: Findings) -> None:
     """A commit whose answer was lost: all of it is there, or nothing."""
+    if jobs and ask is not None and not ask.commits:
+        told = f"ask {ask.ask} was to be rolled back, and has left {_what(jobs, case.orders.get(ask.ask))}"
+        found.broken(1, told, at=answer.at, job=min(jobs))
+        return
     found.allow("unknown and whole" if jobs else "unknown and absent")
     if ask is None or ask.kind not in IN_TRANSACTION or not jobs:
         return

@@ -250,6 +250,7 @@ class Run:
     def _write_facts(self) -> None:
         plan = self.plan
         facts = {"seed": plan.seed, "minutes": plan.seconds / 60, "pair": plan.pair, "lease": LEASE, "settings": CONF}
+        facts["clock"] = {"at": time.monotonic_ns(), "now": datetime.now(UTC).isoformat()}  # both times of one moment
         facts |= {"definitions": self.definitions, "clocks_shifted": clocks.library() is not None}
         facts |= {"versions": {name: version(name) for name in ("celery", "kombu", "SQLAlchemy")}, **self.facts}
         (plan.folder / "run.json").write_text(json.dumps(facts, default=str, indent=1))

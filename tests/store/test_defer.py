@@ -340,10 +340,11 @@ def test_a_cancel_rolls_back_with_its_session(app: Celery, database: Database, e
 def test_cancelling_a_running_job_asks_it_to_stop(app: Celery, database: Database) -> None:
     handle = defer(app.tasks["effect"].s(1))
     with database.transaction() as tx:
-        assert admission.admit(tx, handle.id, 1, worker="w", lease=HOUR)
+        running = admission.admit(tx, handle.id, 1, worker="w", lease=HOUR)
+        assert running is not None
     assert cancel(id=handle.id, app=app)
     with database.transaction() as tx:
-        assert jobs.renew(tx, [(handle.id, 1)], lease=HOUR) == {(handle.id, 1): True}
+        assert jobs.renew(tx, [running], lease=HOUR) == {(handle.id, 1): True}
         assert executions.of_job(tx, handle.id) == []
 
 

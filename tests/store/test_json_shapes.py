@@ -12,6 +12,7 @@ import click
 import pytest
 from celery import Celery
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from tmtest.app import make_app
 from tmtest.commands import Cli
 
 from celery_tm import TimeManagement, clock, defer
@@ -96,8 +97,10 @@ def test_every_command_prints_what_its_shape_says(
 
 def state(checked: Checked, tmp_path: Path) -> None:
     (tmp_path / "definitions.toml").write_text(FILE)
+    checked("schema downgrade", "--yes")
     checked("schema upgrade")
     checked("schema check")
+    grants(checked)
     checked("definitions load", str(tmp_path / "definitions.toml"))
     sets = [word for value in ("jitter=5s", "max_retries=2", "expires=1h") for word in ("--set", value)]
     checked(
@@ -115,6 +118,14 @@ def state(checked: Checked, tmp_path: Path) -> None:
     for act in ("pause", "resume", "disable", "enable"):
         assert checked(f"definitions {act}", "nightly", "--actor", "ann")["name"] == "nightly"
         assert len(checked(f"definitions {act}", "--group", "reports")) == 1
+
+
+def grants(checked: Checked) -> None:
+    """Ask for the rights of a role, where there are users; nobody is connected to."""
+    here = checked.cli
+    checked.cli = Cli(make_app({"broker_url": "memory://", "tm_database_url": "postgresql://host/shop"}))
+    assert checked("schema grants", "--role", "worker", "--to", "shop_worker")["statements"]
+    checked.cli = here
 
 
 def work(checked: Checked, tm: TimeManagement, database: Database) -> tuple[str, str, str]:

@@ -124,7 +124,7 @@ def test_live_jobs_have_their_progress(tm: TimeManagement, app: Celery, noon: Mo
     [id, *_] = claim(tm)
     job = start(tm, id)
     with tm.installation.database.transaction() as tx:
-        jobs.report_progress(tx, job.id, job.attempt, "half way")
+        jobs.report_progress(tx, job, "half way")
     [live] = tm.jobs(state="running")
     assert (live.id, live.progress) == (id, "half way")
 

@@ -17,6 +17,7 @@ from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from ...domain.secrecy import hidden, secrets_in
 from ...errors import InvalidValue, SourceEmpty, SourceUnavailable, TmError, shown
 from ...scheduler.celery_schedules import CRONTAB_FIELDS, interval_rule, read_options, read_rule
 from .entry import UNSTATED, Contents, Entry, Unreadable, read_instant
@@ -39,7 +40,7 @@ def read_redis(url: str, *, prefix: str = DEFAULT_PREFIX, zone: str = "UTC", opt
             raise SourceEmpty(where, f"schedule under the key {key!r}", remedy)
         found = [pair for first in range(0, len(keys), AT_ONCE) for pair in _hashes(client, keys[first : first + AT_ONCE])]
     except (RedisError, OSError) as error:
-        raise SourceUnavailable(where, str(error) or type(error).__name__) from error
+        raise SourceUnavailable(where, hidden(error, secrets_in([url])) or type(error).__name__) from error
     finally:
         client.close()
     return Contents(where=where, entries=sorted(_entries(found, prefix, zone), key=lambda entry: entry.name))
@@ -53,7 +54,7 @@ def _client(url: str, options: Mapping[str, Any]) -> tuple[Redis, str]:
     url = url.replace("=CERT_REQUIRED", "=required").replace("=CERT_OPTIONAL", "=optional").replace("=CERT_NONE", "=none")
     try:
         client = Redis.from_url(url, socket_connect_timeout=5, socket_timeout=30, **options)
-        return client, str(maybe_sanitize_url(url))
+        return client, hidden(maybe_sanitize_url(url))
     except (ValueError, TypeError):  # its text is not shown: it may have a piece of the password
         raise InvalidValue("--from", "it is no URL of a Redis server", _EXAMPLE) from None
 

@@ -25,6 +25,14 @@ _SCHEMA_CHECK = thing(
         "current": flag("whether the two are the same"),
     },
 )
+_SCHEMA_GRANTS = thing(
+    "what a user of the database needs",
+    {
+        "role": text("what the user is for"),
+        "to": text("the user"),
+        "statements": list_of(text("one GRANT"), "the SQL that the owner of the tables runs"),
+    },
+)
 _SWITCHED = {
     "anyOf": [ref("SwitchedDefinition"), list_of(ref("SwitchedDefinition"), "with --group: those of the group")],
     "description": "the definition, or with --group a list",
@@ -35,7 +43,9 @@ _ANSWERS: Mapping[str, Schema] = {
     "status": ref("Status"),
     "doctor": list_of(ref("Finding"), "what was found, the worst first"),
     "schema upgrade": _SCHEMA_UPGRADE,
+    "schema downgrade": _SCHEMA_UPGRADE,
     "schema check": _SCHEMA_CHECK,
+    "schema grants": _SCHEMA_GRANTS,
     "definitions list": list_of(ref("Definition"), "the definitions, by name"),
     "definitions show": ref("DefinitionInFull"),
     "definitions versions": list_of(ref("Version"), "the versions, the latest first"),

@@ -1,7 +1,8 @@
 """${message}"""
 
-from alembic import op
-import sqlalchemy as sa
+from sqlalchemy import Column
+
+from celery_tm.store import online
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

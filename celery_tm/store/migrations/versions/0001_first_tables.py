@@ -1,8 +1,8 @@
 """The first tables. A frozen copy of what store.tables was then: never edited again."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, SmallInteger, String, Table, UniqueConstraint, text
 
+from celery_tm.store import online
 from celery_tm.store.types import Duration, Instant, Json, LongText
 
 revision = "0001"
@@ -230,8 +230,8 @@ node = Table(
 
 
 def upgrade() -> None:
-    metadata.create_all(op.get_bind(), checkfirst=False)
+    online.create_tables(metadata)
 
 
 def downgrade() -> None:
-    metadata.drop_all(op.get_bind(), checkfirst=False)
+    online.drop_tables(metadata)

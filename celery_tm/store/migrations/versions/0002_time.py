@@ -1,9 +1,8 @@
 """Slots, calendars, versions, catch-up and edits that wait: what being right about time needs."""
 
-import sqlalchemy as sa
-from alembic import op
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, text
 
+from celery_tm.store import online
 from celery_tm.store.types import Duration, Instant, Json, LongText
 
 revision = "0002"
@@ -85,59 +84,41 @@ def _tables() -> MetaData:
 
 def upgrade() -> None:
     for table in ("tm_job", "tm_dead_letter"):
-        for column in _job():
-            op.add_column(table, column, schema=_schema())
-    for column in _definition():
-        op.add_column("tm_definition", column, schema=_schema())
-    _rename("tm_definition", "timeout", "task_timeout")
-    for name in ("decided_at", "deadline_at"):
-        op.add_column("tm_occurrence", Column(name, Instant), schema=_schema())
+        online.add_columns(table, *_job())
+    online.add_columns("tm_definition", *_definition())
+    online.rename_column("tm_definition", "timeout", "task_timeout")
+    online.add_columns("tm_occurrence", *_occurrence())
     # Every occurrence there is was decided; only what is planned ahead is not.
-    occurrence = sa.table("tm_occurrence", sa.column("decided_at"), sa.column("scheduled_at"), schema=_schema())
-    op.execute(occurrence.update().values(decided_at=occurrence.c.scheduled_at))
-    _tables().create_all(op.get_bind(), checkfirst=False)
-    op.drop_index("tm_job_due", "tm_job", schema=_schema())
-    _partial("tm_job_due", "tm_job", ["run_at"], "state = 'pending' AND slot IS NULL", ["state", "slot", "run_at"])
-    _partial("tm_job_turn", "tm_job", ["run_at"], "state = 'pending' AND slot = 'open'", ["slot", "state", "run_at"])
-    _partial("tm_job_lane", "tm_job", ["concurrency_key", "run_at"], "slot IS NOT NULL", ["concurrency_key", "run_at"])
-    _partial("tm_occurrence_deadline", "tm_occurrence", ["deadline_at"], "state = 'running'", ["state", "deadline_at"])
-    op.create_index("tm_occurrence_scheduled", "tm_occurrence", ["scheduled_at"], schema=_schema())
-    op.create_index("tm_definition_origin", "tm_definition", ["origin"], schema=_schema())
+    online.fill("tm_occurrence", "decided_at", "scheduled_at", where="decided_at IS NULL")
+    online.create_tables(_tables())
+    online.drop_index("tm_job_due", "tm_job")
+    pending, turn = "state = 'pending' AND slot IS NULL", "state = 'pending' AND slot = 'open'"
+    online.add_index("tm_job_due", "tm_job", "run_at", where=pending, plain=("state", "slot", "run_at"))
+    online.add_index("tm_job_turn", "tm_job", "run_at", where=turn, plain=("slot", "state", "run_at"))
+    online.add_index("tm_job_lane", "tm_job", "concurrency_key", "run_at", where="slot IS NOT NULL")
+    running, plain = "state = 'running'", ("state", "deadline_at")
+    online.add_index("tm_occurrence_deadline", "tm_occurrence", "deadline_at", where=running, plain=plain)
+    online.add_index("tm_occurrence_scheduled", "tm_occurrence", "scheduled_at")
+    online.add_index("tm_definition_origin", "tm_definition", "origin")
 
 
-def _schema() -> str | None:
-    return op.get_context().opts.get("version_table_schema")
-
-
-def _rename(table: str, old: str, new: str) -> None:
-    quote = op.get_bind().dialect.identifier_preparer.quote
-    name = ".".join(quote(part) for part in (_schema(), table) if part)
-    op.execute(f"ALTER TABLE {name} RENAME COLUMN {quote(old)} TO {quote(new)}")
-
-
-def _partial(name: str, table: str, columns: list[str], where: str, plain: list[str]) -> None:
-    if op.get_bind().dialect.name in ("mysql", "mariadb"):
-        op.create_index(name, table, plain, schema=_schema())
-    else:
-        op.create_index(name, table, columns, schema=_schema(), postgresql_where=text(where), sqlite_where=text(where))
+def _occurrence() -> list[Column[object]]:
+    return [Column("decided_at", Instant), Column("deadline_at", Instant)]
 
 
 def downgrade() -> None:
     for name in ("tm_job_due", "tm_job_turn", "tm_job_lane"):
-        op.drop_index(name, "tm_job", schema=_schema())
+        online.drop_index(name, "tm_job")
     for name in ("tm_occurrence_deadline", "tm_occurrence_scheduled"):
-        op.drop_index(name, "tm_occurrence", schema=_schema())
-    op.drop_index("tm_definition_origin", "tm_definition", schema=_schema())
-    _partial("tm_job_due", "tm_job", ["run_at"], "state = 'pending'", ["state", "run_at"])
-    _tables().drop_all(op.get_bind(), checkfirst=False)
+        online.drop_index(name, "tm_occurrence")
+    online.drop_index("tm_definition_origin", "tm_definition")
+    online.add_index("tm_job_due", "tm_job", "run_at", where="state = 'pending'", plain=("state", "run_at"))
+    online.drop_tables(_tables())
     # The first tables know nothing of instants that are only planned: they would take them for owed.
-    occurrence = sa.table("tm_occurrence", sa.column("decided_at"), schema=_schema())
-    op.execute(occurrence.delete().where(occurrence.c.decided_at.is_(None)))
-    for name in ("decided_at", "deadline_at"):
-        op.drop_column("tm_occurrence", name, schema=_schema())
-    _rename("tm_definition", "task_timeout", "timeout")
-    for column in _definition():
-        op.drop_column("tm_definition", column.name, schema=_schema())
+    if online.has_column("tm_occurrence", "decided_at"):
+        online.delete_rows("tm_occurrence", where="decided_at IS NULL")
+    online.drop_columns("tm_occurrence", *(column.name for column in _occurrence()))
+    online.rename_column("tm_definition", "task_timeout", "timeout")
+    online.drop_columns("tm_definition", *(column.name for column in _definition()))
     for table in ("tm_job", "tm_dead_letter"):
-        for column in _job():
-            op.drop_column(table, column.name, schema=_schema())
+        online.drop_columns(table, *(column.name for column in _job()))

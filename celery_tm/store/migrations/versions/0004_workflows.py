@@ -1,8 +1,8 @@
 """Definitions with steps, the runs of workflows and their steps."""
 
-from alembic import op
 from sqlalchemy import Boolean, Column, Index, Integer, MetaData, String, Table, false
 
+from celery_tm.store import online
 from celery_tm.store.types import Instant, Json, LongText
 
 revision = "0004"
@@ -69,21 +69,14 @@ def _tables() -> MetaData:
 
 
 def upgrade() -> None:
-    for column in _definition():
-        op.add_column("tm_definition", column, schema=_schema())
-    _tables().create_all(op.get_bind(), checkfirst=False)
-
-
-def _schema() -> str | None:
-    return op.get_context().opts.get("version_table_schema")
+    online.add_columns("tm_definition", *_definition())
+    online.create_tables(_tables())
 
 
 def downgrade() -> None:
     # The tables before know no workflows: what is owed of one, and the definitions that have steps, go.
-    quote = op.get_bind().dialect.identifier_preparer.quote
-    for table, condition in (("tm_job", "step IS NOT NULL OR task = 'celery_tm.workflow'"), ("tm_definition", "steps IS NOT NULL")):
-        name = ".".join(quote(part) for part in (_schema(), table) if part)
-        op.execute(f"DELETE FROM {name} WHERE {condition}")
-    _tables().drop_all(op.get_bind(), checkfirst=False)
-    for column in _definition():
-        op.drop_column("tm_definition", column.name, schema=_schema())
+    online.delete_rows("tm_job", where="step IS NOT NULL OR task = 'celery_tm.workflow'")
+    if online.has_column("tm_definition", "steps"):
+        online.delete_rows("tm_definition", where="steps IS NOT NULL")
+    online.drop_tables(_tables())
+    online.drop_columns("tm_definition", *(column.name for column in _definition()))

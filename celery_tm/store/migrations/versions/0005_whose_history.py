@@ -1,7 +1,8 @@
 """The name of the definition on its jobs, dead letters and executions: its history is one stretch of an index."""
 
-from alembic import op
-from sqlalchemy import Column, String, text
+from sqlalchemy import Column, String
+
+from celery_tm.store import online
 
 revision = "0005"
 down_revision = "0004"
@@ -16,37 +17,24 @@ INDEXES = {
 
 def upgrade() -> None:
     for table in TABLES:
-        op.add_column(table, Column("definition", String(100)), schema=_schema())
-        op.execute(_filled(table))
+        online.add_columns(table, Column("definition", String(100)))
+    for table in TABLES:
+        _fill(table)
+    # Indexes come last: a column that has none is filled without touching any.
     for name, (columns, where) in INDEXES.items():
-        some = {} if _is_mysql() else {"postgresql_where": text(where), "sqlite_where": text(where)}
-        op.create_index(name, "tm_execution", list(columns), schema=_schema(), **some)
+        online.add_index(name, "tm_execution", *columns, where=where)
 
 
-def _filled(table: str) -> str:
-    """Return the statement that names the definition of what is there; that of one that was removed is not known."""
-    ours, occurrence, definition = _named(table), _named("tm_occurrence"), _named("tm_definition")
-    name = (
-        f"SELECT d.name FROM {occurrence} o JOIN {definition} d ON d.id = o.definition WHERE o.id = {ours}.occurrence"
-    )
-    return f"UPDATE {ours} SET definition = ({name}) WHERE occurrence IS NOT NULL"
-
-
-def _named(table: str) -> str:
-    quote = op.get_bind().dialect.identifier_preparer.quote
-    return ".".join(quote(part) for part in (_schema(), table) if part)
-
-
-def _is_mysql() -> bool:
-    return op.get_bind().dialect.name in ("mysql", "mariadb")
-
-
-def _schema() -> str | None:
-    return op.get_context().opts.get("version_table_schema")
+def _fill(table: str) -> None:
+    """Name the definition of what is there; that of one that was removed is not known."""
+    ours, occurrence, definition = (online.named(name) for name in (table, "tm_occurrence", "tm_definition"))
+    known = f"{occurrence} o JOIN {definition} d ON d.id = o.definition WHERE o.id = {ours}.occurrence"
+    left = f"{ours}.occurrence IS NOT NULL AND {ours}.definition IS NULL AND EXISTS (SELECT 1 FROM {known})"
+    online.fill(table, "definition", f"(SELECT d.name FROM {known})", where=left)
 
 
 def downgrade() -> None:
     for name in INDEXES:
-        op.drop_index(name, "tm_execution", schema=_schema())
+        online.drop_index(name, "tm_execution")
     for table in TABLES:
-        op.drop_column(table, "definition", schema=_schema())
+        online.drop_columns(table, "definition")
