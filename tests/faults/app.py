@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from celery_tm import Task, TimeManagement, current_job
 from faults import record, sabotage
 
 CONF, FOLDER = "TM_CHAOS_CONF", "TM_CHAOS_FOLDER"
+LONGEST = 0.15  # seconds that a body takes, so that faults meet some in the middle
 AGAIN: dict[str, Any] = {"max_retries": 50, "retry": {"kind": "fixed", "delay": 0.3}}
 
 
@@ -47,6 +49,11 @@ def noted(label: str | None = None) -> Iterator[Any]:
     record.write(folder, record.EFFECTS, {"what": "ended"} | facts)
 
 
+def take_time() -> None:
+    """Take a moment."""
+    time.sleep(random.uniform(0, LONGEST))
+
+
 def make_app(conf: dict[str, Any]) -> Celery:
     """Return the app with its tasks."""
     app = Celery("faults", set_as_current=False)
@@ -63,19 +70,20 @@ def make_app(conf: dict[str, Any]) -> Celery:
     @task(name="keyed", keep_key="12h", **AGAIN)
     def keyed(label: str) -> None:
         with noted(label):
-            pass
+            take_time()
 
     @task(name="ordered", **AGAIN)
     def ordered(label: str) -> None:
         """Carry out what was deferred in a caller's transaction."""
         with noted(label):
-            pass
+            take_time()
 
     @task(name="transactional", transactional=True, **AGAIN)
     def transactional(label: str) -> None:
         with noted(label) as job:
             values = {"label": label, "job": job.id, "attempt": job.attempt}
             job.session.execute(text("INSERT INTO chaos_effect VALUES (:label, :job, :attempt)"), values)
+            take_time()
 
     @task(name="chunked", chunk=50, **AGAIN)
     def chunked(label: str) -> None:
@@ -101,17 +109,18 @@ def make_app(conf: dict[str, Any]) -> Celery:
     @task(name="direct", **AGAIN)
     def direct(label: str) -> None:
         with noted(label):
-            pass
+            take_time()
 
     @task(name="step", **AGAIN)
     def step() -> str | None:
         with noted() as job:
+            take_time()
             return str(job.step)
 
     @task(name="recurring", **AGAIN)
     def recurring(label: str) -> None:
         with noted(label):
-            time.sleep(0.05)
+            take_time()
 
     return app
 

@@ -84,6 +84,25 @@ def _kill(*kinds: str) -> Callable[[Place, Random], Begun | None]:
     return begin
 
 
+def _tell(number: int, *kinds: str) -> Callable[[Place, Random], Begun | None]:
+    """Tell a process to end, as a deployment does, which kills it if it takes too long."""
+
+    def begin(place: Place, chance: Random) -> Begun | None:
+        victim = _member(place, chance, *kinds)
+        if victim is None:
+            return None
+        group, pids = victim.pid, [victim.pid, *victim.children()]
+        os.kill(group, number)
+
+        def heal() -> None:
+            if victim.pid == group and victim.is_running:
+                victim.signal_all(signal.SIGKILL)
+
+        return Begun(victim.name, pids=pids, heal=heal)
+
+    return begin
+
+
 def _stop(*kinds: str) -> Callable[[Place, Random], Begun | None]:
     def begin(place: Place, chance: Random) -> Begun | None:
         victim = _member(place, chance, *kinds)
@@ -138,10 +157,16 @@ def _shift_clock(place: Place, chance: Random) -> Begun | None:
     return Begun(victim.name, detail=by, heal=lambda: victim.clock and victim.clock.shift("+0"))
 
 
-def _weather(make: Callable[[Random], Weather], *, of: str = "") -> Callable[[Place, Random], Begun | None]:
+def _proxy(place: Place, chance: Random, part: str) -> tuple[str, Proxy]:
+    """Choose a way to the database, or to the broker."""
+    ends = f" to {getattr(place, part).name}"
+    name = chance.choice(sorted(name for name in place.proxies if name.endswith(ends)))
+    return name, place.proxies[name]
+
+
+def _weather(part: str, make: Callable[[Random], Weather]) -> Callable[[Place, Random], Begun | None]:
     def begin(place: Place, chance: Random) -> Begun | None:
-        name = chance.choice(sorted(name for name in place.proxies if name.endswith(of and getattr(place, of).name)))
-        proxy, weather = place.proxies[name], make(chance)
+        (name, proxy), weather = _proxy(place, chance, part), make(chance)
         if proxy.weather != Weather():
             return None
         proxy.change(weather)
@@ -150,9 +175,12 @@ def _weather(make: Callable[[Random], Weather], *, of: str = "") -> Callable[[Pl
     return begin
 
 
-def _cut(place: Place, chance: Random) -> Begun | None:
-    name = chance.choice(sorted(place.proxies))
-    return Begun(name, detail=place.proxies[name].cut())
+def _cut(part: str) -> Callable[[Place, Random], Begun | None]:
+    def begin(place: Place, chance: Random) -> Begun | None:
+        name, proxy = _proxy(place, chance, part)
+        return Begun(name, detail=proxy.cut())
+
+    return begin
 
 
 def _slow(chance: Random) -> Weather:
@@ -206,15 +234,21 @@ KINDS: dict[str, Kind] = {
     "sigkill worker": Kind(7, _kill("worker")),
     "sigkill beat": Kind(7, _kill("beat")),
     "sigkill load": Kind(3, _kill("load")),
+    "sigterm worker": Kind(3, _tell(signal.SIGTERM, "worker"), lasts=(12, 12)),
+    "sigquit worker": Kind(3, _tell(signal.SIGQUIT, "worker"), lasts=(8, 8)),
+    "sigterm beat": Kind(2, _tell(signal.SIGTERM, "beat"), lasts=(8, 8)),
     "sigkill pool process": Kind(13, _kill_child),
     "sigstop worker": Kind(5, _stop("worker"), lasts=(0.5, 8)),
     "sigstop beat": Kind(5, _stop("beat"), lasts=(0.5, 8)),
     "sigstop pool process": Kind(8, _stop_child, lasts=(0.5, 8)),
     "clock shifted": Kind(8, _shift_clock, lasts=(2, 12), part="clock", needs=_has_clocks),
-    "network slow": Kind(6, _weather(_slow), lasts=(1, 4)),
-    "network swallows": Kind(6, _weather(_swallowing), lasts=(1, 7)),
-    "network cuts after commit": Kind(9, _weather(_after_commit, of="database"), lasts=(2, 3)),
-    "network cut": Kind(9, _cut),
+    "database network slow": Kind(4, _weather("database", _slow), lasts=(1, 4)),
+    "database network swallows": Kind(4, _weather("database", _swallowing), lasts=(1, 7)),
+    "database network cut": Kind(5, _cut("database")),
+    "database network cut after commit": Kind(9, _weather("database", _after_commit), lasts=(2, 3)),
+    "broker network slow": Kind(2, _weather("broker", _slow), lasts=(1, 4)),
+    "broker network swallows": Kind(3, _weather("broker", _swallowing), lasts=(1, 7)),
+    "broker network cut": Kind(4, _cut("broker")),
     "database sessions ended": Kind(9, _end_sessions, part="database"),
     "database rows locked": Kind(7, _lock_rows, lasts=(1, 5), part="database"),
     "database full": Kind(3, _fill, lasts=(1, 3), part="database"),
@@ -225,13 +259,13 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def schedule(seed: int, seconds: float, kinds: Sequence[str]) -> list[Planned]:
+def schedule(seed: int, seconds: float, kinds: Sequence[str], every: tuple[float, float] = EVERY) -> list[Planned]:
     """Return the faults of a run: the same for the same seed. Each kind comes once before chance alone decides."""
     chance, planned, at = Random(seed), [], 0.0
     first = list(kinds)
     chance.shuffle(first)
     while True:
-        at += chance.uniform(*EVERY)
+        at += chance.uniform(*every)
         if at > seconds:
             return planned
         name = first.pop() if first else chance.choices(kinds, weights=[KINDS[kind].weight for kind in kinds])[0]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ class Member:
     argv: Sequence[str]
     conf: dict[str, Any]
     folder: Path
+    environ: Mapping[str, str]
     clock: clocks.Shifted | None = None
     popen: subprocess.Popen[bytes] | None = None
     lives: int = 0
@@ -61,6 +62,7 @@ class Member:
             "PYTHONUNBUFFERED": "1",
             CONF: json.dumps(self.conf),
             FOLDER: str(self.folder),
+            **self.environ,
         }
         if self.clock is not None:
             env |= self.clock.environment(paths)
@@ -125,15 +127,15 @@ class Member:
 class Fleet:
     """All processes of a run, and the one who looks after them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self.folder, self.environ = folder, environ
         self.members: list[Member] = []
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._keep_alive, name="fleet", daemon=True)
 
     def add(self, name: str, kind: str, arguments: Sequence[str], conf: dict[str, Any], clock: Any = None) -> None:
         """Add a process that is started with Python."""
-        self.members.append(Member(name, kind, [sys.executable, *arguments], conf, self.folder, clock))
+        self.members.append(Member(name, kind, [sys.executable, *arguments], conf, self.folder, self.environ, clock))
 
     def add_worker(self, name: str, conf: dict[str, Any], *, concurrency: int, clock: Any = None) -> None:
         """Add a worker with a pool of processes."""

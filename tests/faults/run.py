@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,9 +30,9 @@ from celery_tm import TimeManagement
 from celery_tm.store import tables
 from celery_tm.store.dialects import with_driver
 from faults import clocks, load, record, work
-from faults.app import FOLDER, make_app
+from faults.app import make_app
 from faults.checker import judge
-from faults.faults import KINDS, Injector, Place, schedule
+from faults.faults import EVERY, KINDS, Injector, Place, schedule
 from faults.fleet import Fleet
 from faults.history import History
 from faults.proxy import Proxies
@@ -56,6 +56,7 @@ class Plan:
     folder: Path
     rate: float = 90.0
     kinds: Sequence[str] = tuple(KINDS)
+    every: tuple[float, float] = EVERY
     workers: int = 3
     concurrency: int = 2
     settles: float = SETTLES
@@ -96,13 +97,17 @@ class Run:
     def _open(self) -> None:
         plan = self.plan
         plan.folder.mkdir(parents=True, exist_ok=True)
-        os.environ[FOLDER] = str(plan.folder)
-        os.environ |= {load.SEED: str(plan.seed), load.LIMIT: str(plan.limit), load.LEASE: str(LEASE)}
-        os.environ[load.RATE] = str(plan.rate / 2)  # two processes share it
         database, broker = (self._site(kind) for kind in PAIRS[plan.pair])
         proxies = Proxies()
         self._closing.callback(proxies.close)
-        self.place = Place(plan.folder, Fleet(plan.folder), database, broker)
+        told = {
+            load.SEED: plan.seed,
+            load.LIMIT: plan.limit,
+            load.LEASE: LEASE,
+            load.RATE: plan.rate / 2,
+        }  # of two processes
+        fleet = Fleet(plan.folder, {name: str(value) for name, value in told.items()})
+        self.place = Place(plan.folder, fleet, database, broker)
         for name in PROXIED:
             self.place.proxies |= {f"{name} to {part.name}": proxies.add(part.port) for part in (database, broker)}
         self.engine = create_engine(with_driver(make_url(database.url())), pool_pre_ping=True)
@@ -116,6 +121,7 @@ class Run:
         self._closing.callback(shutil.rmtree, folder, ignore_errors=True)
         site = kind(folder)
         self._closing.callback(site.close)
+        site.open()
         return site
 
     def _conf(self, name: str = "") -> dict[str, Any]:
@@ -132,6 +138,7 @@ class Run:
         """Make the tables and the definitions."""
         self.app = make_app(self._conf())
         self.tm = TimeManagement(self.app)
+        self._closing.callback(self.app.close)
         self._closing.callback(self.tm.installation.database.dispose)
         self.tm.upgrade()
         self.place.database.make_tables()
@@ -162,7 +169,7 @@ class Run:
         """Let load and faults come for as long as planned."""
         plan = self.plan
         kinds = [name for name in plan.kinds if KINDS[name].needs(self.place)]
-        self.injector = Injector(self.place, schedule(plan.seed, plan.seconds, kinds))
+        self.injector = Injector(self.place, schedule(plan.seed, plan.seconds, kinds, plan.every))
         self.place.fleet.start()
         time.sleep(3)  # the first workers take that long to start
         self.begun = time.monotonic()
@@ -306,10 +313,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--rate", type=float, default=90, help="jobs asked for in a second")
+    parser.add_argument("--settles", type=float, default=SETTLES, help="seconds in which nothing may be owed any more")
     parser.add_argument("--only", nargs="*", default=list(KINDS), help="kinds of faults")
     said = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and then nothing is left behind
     folder = said.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
-    plan = Plan(said.minutes * 60, said.pair, said.seed, folder, rate=said.rate, kinds=said.only)
+    plan = Plan(said.minutes * 60, said.pair, said.seed, folder, rate=said.rate, kinds=said.only, settles=said.settles)
     result = Run(plan, lambda line: print(line, flush=True)).go()
     print(report(plan, result))
     return 0 if result.is_good else 1

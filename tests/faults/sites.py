@@ -32,6 +32,9 @@ class PostgreSQLSite:
     def __init__(self, folder: Path) -> None:
         # What is committed is with the kernel, which no fault of ours takes down: nobody has to wait for the disk.
         self.server = OwnPostgreSQL(folder, settings=f"fsync=off\nmax_connections={CONNECTIONS}\nlog_min_messages=fatal\n")
+
+    def open(self) -> None:
+        """Start it, and let the app in."""
         self.server.start()
         with self.admin("postgres") as connection:
             connection.execute("CREATE ROLE app LOGIN")
@@ -83,7 +86,7 @@ class PostgreSQLSite:
 
         def more() -> None:
             with suppress(psycopg.OperationalError):
-                while len(held) < CONNECTIONS:
+                while len(held) < 2 * CONNECTIONS:  # until it refuses
                     held.append(psycopg.connect(self.url(), autocommit=True, connect_timeout=3))
 
         more()
@@ -103,6 +106,9 @@ class MariaDBSite:
 
     def __init__(self, folder: Path) -> None:
         self.server = OwnMariaDB(folder, settings=[f"--max-connections={CONNECTIONS}"])
+
+    def open(self) -> None:
+        """Start it, and let the app in."""
         self.server.start()
         with self.admin("mysql") as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE chaos")
@@ -161,7 +167,7 @@ class MariaDBSite:
 
         def more() -> None:
             with suppress(pymysql.err.OperationalError):
-                while len(held) < CONNECTIONS:
+                while len(held) < 2 * CONNECTIONS:  # until it refuses
                     held.append(self.admin(user="app"))
 
         more()
@@ -188,6 +194,9 @@ class RedisSite:
 
     def __init__(self, folder: Path) -> None:
         self.server = OwnRedis(folder)
+
+    def open(self) -> None:
+        """Start it."""
         self.server.start()
 
     @property
@@ -224,6 +233,9 @@ class RabbitMQSite:
 
     def __init__(self, folder: Path) -> None:
         self.server = OwnRabbitMQ(folder)
+
+    def open(self) -> None:
+        """Start it."""
         self.server.start()
 
     @property

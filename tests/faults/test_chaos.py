@@ -11,12 +11,10 @@ import pytest
 from tmtest import services
 
 from faults import sabotage
-from faults.faults import KINDS
 from faults.run import Plan, Result, Run, report
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
 SEED = 9
-LIGHT = [name for name, kind in KINDS.items() if not kind.heavy]
 
 
 def run(folder: Path, **stated: object) -> tuple[Plan, Result]:
@@ -27,10 +25,10 @@ def run(folder: Path, **stated: object) -> tuple[Plan, Result]:
 
 
 def test_every_promise_is_kept_while_everything_is_broken(tmp_path: Path) -> None:
-    plan, result = run(tmp_path, seconds=22, kinds=tuple(KINDS))
+    plan, result = run(tmp_path, seconds=20, every=(0.2, 0.7))
     assert result.is_good, report(plan, result)
-    assert sum(result.summary["faults"].values()) >= 12
-    assert result.summary["outcomes"]["succeeded"] > 500
+    assert len(result.summary["faults"]) >= 15, report(plan, result)
+    assert result.summary["outcomes"]["succeeded"] > 300, report(plan, result)
 
 
 @pytest.mark.thorough

@@ -162,7 +162,13 @@ class OwnMariaDB:
         return self._popen.pid if self._popen is not None else 0
 
     def start(self) -> None:
-        here = ["--bind-address=127.0.0.1", f"--port={self.port}", f"--pid-file={self.folder / 'mariadb.pid'}"]
+        # A name that nobody knows would take seconds to be looked up, for each connection.
+        here = [
+            "--skip-name-resolve",
+            "--bind-address=127.0.0.1",
+            f"--port={self.port}",
+            f"--pid-file={self.folder / 'mariadb.pid'}",
+        ]
         with (self.folder / "mariadb.log").open("a") as log:
             argv = [self.binary, "--no-defaults", *self._settings, *here]
             self._popen = subprocess.Popen(argv, stdout=log, stderr=log)
