@@ -115,6 +115,8 @@ def run(task: Any, jobs: Sequence[Job]) -> int:
     of_all = task.request_stack.pop()  # so that each has the only request there is, as if its message had come alone
     try:
         for context in contexts_of:
+            if keeper.has_lost(context):  # the one before took too long, or this process was stopped: others have it now
+                continue
             contexts.expect(context)
             _trace(task, context, of_all.hostname)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -46,6 +47,7 @@ class JobContext:
         self.collector: Any = None  # gathers the successes of jobs that came in one message
         self.ended: Mapping[str, Any] | None = None  # its end as its row keeps it, until what follows is handed on
         self.followed = False  # what follows is handed on
+        self.leased_until = math.inf  # by this process' own measure of time, never later than the database's
         self._stop = False
         self._lost = False
         self._unwritten: str | None = None

@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 
 from ..installation import Installation
@@ -33,8 +34,11 @@ class LeaseKeeper:
 
     def hold(self, *contexts: JobContext) -> None:
         """Renew the leases of these attempts from now on."""
+        until = time.monotonic() + self.installation.settings.tm_lease.total_seconds()
         with self._lock:
-            self._running.update({(context.id, context.attempt): context for context in contexts})
+            for context in contexts:
+                context.leased_until = until
+                self._running[context.id, context.attempt] = context
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="celery_tm-leases", daemon=True)
                 self._thread.start()
@@ -46,6 +50,12 @@ class LeaseKeeper:
         with self._lock:
             for context in contexts:
                 self._running.pop((context.id, context.attempt), None)
+
+    def has_lost(self, context: JobContext) -> bool:
+        """Say whether an attempt that had to wait for others is no longer ours, as far as can be told."""
+        if time.monotonic() >= context.leased_until:
+            self.renew_all()
+        return context.lease_lost or time.monotonic() >= context.leased_until
 
     def _keep(self) -> None:
         pause = threading.Event()
@@ -71,7 +81,7 @@ class LeaseKeeper:
             running = dict(self._running)
         if any(context.body is not None and context.body.bars_others for context in running.values()):
             return  # nobody can write before that body ends, so nobody can take a lease away either
-        lease = self.installation.settings.tm_lease
+        lease, asked = self.installation.settings.tm_lease, time.monotonic()
         try:
             held = self.installation.database.run(
                 lambda tx: jobs.renew(tx, [context.job for context in running.values()], lease=lease)
@@ -84,7 +94,9 @@ class LeaseKeeper:
         for name, context in running.items():
             if name not in held:
                 self._lost(context)
-            elif held[name]:
+                continue
+            context.leased_until = asked + lease.total_seconds()
+            if held[name]:
                 self._ask_to_stop(context)
             context.flush()
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from celery_tm import Task, current_job
 
-from . import canvas_tasks, workflow_tasks
+from . import canvas_tasks, late_tasks, workflow_tasks
 
 
 def log_effect(*words: object) -> None:
@@ -144,4 +144,5 @@ def make_app(conf: dict[str, Any]) -> Celery:
     for base in (celery.Task, Task):
         canvas_tasks.add_tasks(app, base)
     workflow_tasks.add_tasks(app)
+    late_tasks.add_tasks(app)
     return app
