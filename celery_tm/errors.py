@@ -257,6 +257,20 @@ class DatabaseUnavailable(TmError):
         return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
 
 
+class DatabaseReadOnly(TmError):
+    """The database takes no writes on this connection: it is a replica, or the transaction was opened for reading."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} takes no writes here ({self.reason}); let tm_database_url name the primary, "
+            "and give session= a transaction that may write"
+        )
+
+
 class SourceUnavailable(TmError):
     """What definitions were to be imported from cannot be read."""
 

@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 
 from .. import clock
 from ..domain.facts import Fact, Facts
-from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
+from ..errors import DatabaseReadOnly, DatabaseUnavailable, DriverMissing, InvalidValue, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
@@ -270,11 +270,25 @@ class Database:
         except DBAPIError as error:
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
+            self._refuse_reader(error)
             if self.dialect.is_outage(error):
                 raise DatabaseUnavailable(self.safe_url, _first_line(error.orig)) from error
             raise
         except PoolTimeout as error:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say it in our words where a caller's transaction may only read; its other errors stay its own."""
+        try:
+            yield
+        except DBAPIError as error:
+            self._refuse_reader(error)
+            raise
+
+    def _refuse_reader(self, error: DBAPIError) -> None:
+        if self.dialect.is_read_only(error):
+            raise DatabaseReadOnly(self.safe_url, _first_line(error.orig)) from error
 
     def dispose(self) -> None:
         """Close this process' connections."""

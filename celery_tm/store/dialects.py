@@ -134,6 +134,10 @@ class Dialect(ABC):
         """Say whether the error means that a table does not exist."""
 
     @abstractmethod
+    def is_read_only(self, error: DBAPIError) -> bool:
+        """Say whether the error means that nothing may be written here."""
+
+    @abstractmethod
     def connect_args(self) -> dict[str, Any]:
         """Return what the driver needs to notice a dead server in time."""
 
@@ -201,6 +205,9 @@ class PostgreSQL(Dialect):
     def lacks_table(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in ("42P01", "3F000")
 
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) == "25006"
+
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
@@ -253,6 +260,9 @@ class MySQL(Dialect):
     def lacks_table(self, error: DBAPIError) -> bool:
         return _number(error) == 1146
 
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return _number(error) in (1290, 1792, 1836)
+
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "charset": "utf8mb4"}
 
@@ -297,6 +307,9 @@ class SQLite(Dialect):
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return "no such table" in str(error.orig)
+
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return "readonly database" in str(error.orig)
 
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": 30}
