@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from typing import Any
 
 from .errors import InvalidValue, shown
 
@@ -80,6 +81,21 @@ def parse_duration(value: timedelta | float | str, *, field: str) -> timedelta:
     if duration > MAX_DURATION:
         raise InvalidValue(field, f"{shown(value)} is longer than 100 years", "give a shorter duration")
     return duration
+
+
+def readable_expiry(value: Any) -> Any:
+    """Return an `expires` as Celery reads it: text like "30s", which Celery would take for a date, becomes seconds."""
+    if not isinstance(value, (str, timedelta)) or (isinstance(value, str) and _is_instant(value)):
+        return value
+    return parse_duration(value, field="expires").total_seconds()
+
+
+def _is_instant(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _read(value: timedelta | float | str, field: str) -> timedelta:

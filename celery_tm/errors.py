@@ -285,8 +285,22 @@ class RightMissing(TmError):
         )
 
 
+class DatabaseReadOnly(TmError):
+    """The database takes no writes on this connection: it is a replica, or the transaction was opened for reading."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} takes no writes here ({self.reason}); let tm_database_url name the primary, "
+            "and give session= a transaction that may write"
+        )
+
+
 # What no statement can be written for at the moment: nobody's work has failed by it.
-OUT_OF_REACH = (DatabaseUnavailable, RightMissing)
+OUT_OF_REACH = (DatabaseUnavailable, RightMissing, DatabaseReadOnly)
 
 
 class SourceUnavailable(TmError):

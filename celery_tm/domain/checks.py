@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from ..clock import as_utc, parse_duration
+from ..clock import as_utc, parse_duration, readable_expiry
 from ..errors import InvalidValue, nearest, shown
 from .codec import encode
 from .job import checked_text
@@ -65,6 +65,8 @@ def checked_options(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidValue("options", f"{shown(value)} is not a mapping", "give Celery options such as {'headers': {…}}")
     encode(dict(value), field="options")  # says where it is wrong
+    if isinstance(value.get("expires"), str) and readable_expiry(value["expires"]) != value["expires"]:
+        raise InvalidValue("options", f"Celery reads expires={shown(value['expires'])} as a date", "state expires itself")
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -32,7 +32,7 @@ from ..domain.job import (
 )
 from ..domain.retry import read_policy, write_policy
 from ..domain.workflow import TASK
-from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest
+from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest, shown
 from ..installation import Installation
 from ..store.insertion import NEW
 from ..store.jobs import columns_of
@@ -81,6 +81,8 @@ class Request(NamedTuple):
 
 def installation_for(what: Any, app: Celery | None) -> Installation:
     """Return the installation of the given app, or of the one that a task or signature belongs to, or of the current one."""
+    if app is not None and not isinstance(app, Celery):
+        raise InvalidValue("app", f"{shown(app)} is no Celery app", "pass the app, or leave it out")
     found = app or (getattr(what, "app", None) if what is not None and not isinstance(what, str) else None)
     return Installation.of(found) if found is not None else Installation.current()
 
@@ -214,7 +216,7 @@ class Reader:
         wanted = {option: value for option, value in said.items() if option not in SIGNATURE_ONLY and value is not None}
         own = wanted.get("headers")
         if own is not None and not isinstance(own, Mapping):
-            raise InvalidValue("headers", f"{own!r} is not a mapping", "pass e.g. headers={'tenant': 7}")
+            raise InvalidValue("headers", f"{shown(own)} is not a mapping", "pass e.g. headers={'tenant': 7}")
         # Receivers of Celery's publish signals are asked where the call is made; if this process sends it too, when it does.
         if self._is_heard and not self._is_sent_here(draft):
             headers = injected_headers(self._app, name, args, kwargs, id=draft["id"], headers=own)
@@ -253,7 +255,9 @@ def _signature(app: Celery, what: Any, options: Mapping[str, Any]) -> Signature:
         return signature
     if hasattr(what, "signature") and hasattr(what, "name"):
         return what.signature(_list(args), _dict(kwargs), app=app)
-    raise InvalidValue("task", f"{what!r} is no signature, task or name", "pass e.g. task.s(42) or 'shop.expire_payment'")
+    raise InvalidValue(
+        "task", f"{shown(what)} is no signature, task or name", "pass e.g. task.s(42) or 'shop.expire_payment'"
+    )
 
 
 _CANVAS_HINT = "defer the first one and link the others to it, or defer a task that calls it"
@@ -261,13 +265,13 @@ _CANVAS_HINT = "defer the first one and link the others to it, or defer a task t
 
 def _list(value: Any) -> tuple[Any, ...]:
     if value is not None and not isinstance(value, (list, tuple)):
-        raise InvalidValue("args", f"{value!r} is not a list", "pass e.g. args=[42]")
+        raise InvalidValue("args", f"{shown(value)} is not a list", "pass e.g. args=[42]")
     return tuple(value or ())
 
 
 def _dict(value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise InvalidValue("kwargs", f"{value!r} is not a mapping", "pass e.g. kwargs={'order_id': 42}")
+        raise InvalidValue("kwargs", f"{shown(value)} is not a mapping", "pass e.g. kwargs={'order_id': 42}")
     return dict(value or {})
 
 
@@ -325,7 +329,7 @@ def _lane(task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Ma
 
 def _scope(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
-        raise InvalidValue("scope", f"{value!r} is not a mapping of ids", "pass e.g. scope={'tenant_id': 7}")
+        raise InvalidValue("scope", f"{shown(value)} is not a mapping of ids", "pass e.g. scope={'tenant_id': 7}")
     return dict(value)
 
 
@@ -334,7 +338,7 @@ def _expiry(value: Any, now: datetime) -> dict[str, datetime]:
         return {}
     instant = as_utc(value, field="expires") if isinstance(value, datetime) else now + parse_duration(value, field="expires")
     if instant <= now:
-        raise InvalidValue("expires", f"{value!r} is over already", "give a later instant or a longer duration")
+        raise InvalidValue("expires", f"{shown(value)} is over already", "give a later instant or a longer duration")
     return {"expires_at": instant}
 
 
@@ -362,5 +366,5 @@ EACH = BY_CALL | {*READ, "delay", "run_at", "expires"}  # what is read for a sin
 
 def _duplicates(value: Any) -> str:
     if value not in DUPLICATES:
-        raise InvalidValue("on_duplicate", f"{value!r} is unknown", f"use one of {', '.join(DUPLICATES)}")
+        raise InvalidValue("on_duplicate", f"{shown(value)} is unknown", f"use one of {', '.join(DUPLICATES)}")
     return str(value)

@@ -28,7 +28,7 @@ def write(
     session = body.ambient(installation.database) if session is None else session
     if session is not None:
         joined = outside.join(installation.database, session)
-        with installation.database.named_rights():
+        with installation.database.explained_refusals():
             result = work(joined.tx, joined.after_commit)
         if joined.after_commit is not None and joined.tx.facts:
             joined.after_commit(lambda: installation.database.tell(joined.tx.facts))

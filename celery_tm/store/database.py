@@ -27,7 +27,7 @@ from sqlalchemy.pool import StaticPool
 from .. import clock
 from ..domain.facts import Fact, Facts
 from ..domain.secrecy import hidden, secrets_in
-from ..errors import DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
+from ..errors import DatabaseReadOnly, DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
@@ -274,6 +274,7 @@ class Database:
             self._name_right(error)
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
+            self._refuse_reader(error)
             if self.dialect.is_outage(error):
                 raise DatabaseUnavailable(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
             raise
@@ -281,18 +282,23 @@ class Database:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
 
     @contextmanager
-    def named_rights(self) -> Iterator[None]:
-        """Name what the user may not do, in a transaction whose other errors are the caller's own business."""
+    def explained_refusals(self) -> Iterator[None]:
+        """Say in our words what a caller's transaction may not do; its other errors stay its own."""
         try:
             yield
         except DBAPIError as error:
             self._name_right(error)
+            self._refuse_reader(error)
             raise
 
     def _name_right(self, error: DBAPIError) -> None:
         lacking = self.dialect.lacks_right(error)
         if lacking is not None:
             raise RightMissing(self.safe_url, lacking.right, lacking.object) from error
+
+    def _refuse_reader(self, error: DBAPIError) -> None:
+        if self.dialect.is_read_only(error):
+            raise DatabaseReadOnly(self.safe_url, _first_line(error.orig)) from error
 
     def dispose(self) -> None:
         """Close this process' connections."""

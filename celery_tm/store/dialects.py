@@ -138,6 +138,10 @@ class Dialect(ABC):
         return None
 
     @abstractmethod
+    def is_read_only(self, error: DBAPIError) -> bool:
+        """Say whether the error means that nothing may be written here."""
+
+    @abstractmethod
     def connect_args(self) -> dict[str, Any]:
         """Return what the driver needs to notice a dead server in time."""
 
@@ -206,6 +210,9 @@ class PostgreSQL(Dialect):
 
     def lacks_right(self, error: DBAPIError) -> Lacking | None:
         return denied_by_postgresql(error)
+
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) == "25006"
 
     def connect_args(self) -> dict[str, Any]:
         noticing = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
@@ -285,6 +292,9 @@ class MySQL(Dialect):
     def lacks_right(self, error: DBAPIError) -> Lacking | None:
         return denied_by_mysql(error)
 
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return _number(error) in (1290, 1792, 1836)
+
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "charset": "utf8mb4"}
 
@@ -329,6 +339,9 @@ class SQLite(Dialect):
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return "no such table" in str(error.orig)
+
+    def is_read_only(self, error: DBAPIError) -> bool:
+        return "readonly database" in str(error.orig)
 
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": 30}

@@ -8,7 +8,6 @@ a sound message may run is for the gate.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -111,7 +110,7 @@ def _is_limit(value: Any) -> bool:
     if value is None:
         return True
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and -LONGEST <= value <= LONGEST and math.isfinite(value)
+    return is_number and 0 <= value <= LONGEST
 
 
 def _are_limits(value: Any) -> bool:

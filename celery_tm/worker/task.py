@@ -19,7 +19,7 @@ import celery
 from celery.app.autoretry import add_autoretry_behaviour
 from celery.exceptions import Reject, Retry
 
-from ..clock import parse_duration
+from ..clock import parse_duration, readable_expiry
 from ..domain.job import checked_concurrency, checked_timeout
 from ..domain.loads import MAX_CHUNK
 from ..domain.retry import read_policy
@@ -86,6 +86,7 @@ class Task(celery.Task):
             limit = checked_timeout(cls.timeout)
             cls.soft_time_limit = cls.soft_time_limit or limit.total_seconds()
             cls.time_limit = cls.time_limit or (limit + HARD_LIMIT_GRACE).total_seconds()
+        cls.expires = readable_expiry(cls.expires)
         if not isinstance(cls.transactional, bool):
             raise InvalidValue("transactional", f"{shown(cls.transactional)} is not True or False", "give a bool")
         if cls.session is not None and not cls.transactional:
@@ -147,6 +148,8 @@ class Task(celery.Task):
         **options: Any,
     ) -> Any:
         """Call the task; what is to run far ahead, or with a transaction, waits in the job table."""
+        if "expires" in options:
+            options["expires"] = readable_expiry(options["expires"])
         send = partial(super().apply_async, args, kwargs, link=link, link_error=link_error, shadow=shadow)
         if not self.tm_gated or self.app.conf.task_always_eager:
             return send(task_id=task_id, producer=producer, **options)

@@ -50,7 +50,7 @@ INSTANTS: list[Any] = [
     "2000-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00", "9999-12-31T23:59:59-12:00",
     "0001-01-01T00:00:00+14:00", "2030-01-01", "yesterday", "2999-01-01T00:00:00", *ODD,
 ]  # fmt: skip
-LIMITS: list[Any] = [[1, 1], [0, 0], [-1, -1], ["1", "2"], [10**400, 1], [1], [None], [1, 2, 3], "12", [None, {}], *ODD]
+LIMITS: list[Any] = [[600, 600], [0, 0], [-1, -1], ["1", "2"], [10**400, 1], [1], [None], [1, 2, 3], "12", [None, {}], *ODD]
 ARGUMENTS: list[Any] = [[], ["forged"], ["forged", "forged"], [[]], [None], *ODD]
 KEYWORDS: list[Any] = [{}, {"n": "forged"}, {"self": 1}, {"task_id": "x"}, {"": 1}, *ODD]
 LINK = {"task": "effect", "args": ["linked"], "kwargs": {}, "options": {}, "subtask_type": None, "immutable": True}

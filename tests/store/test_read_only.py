@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from celery import Celery
 from sqlalchemy import make_url
-from sqlalchemy.exc import InternalError
 from tmtest import services
 
 from celery_tm import Task, TimeManagement, clock, defer
+from celery_tm.errors import DatabaseReadOnly
 
 READ_ONLY = {"options": "-c default_transaction_read_only=on"}  # as every session of a replica
 
@@ -56,7 +56,7 @@ def test_everything_that_only_looks_works_on_a_replica(own_url: str) -> None:
     assert (replica.dead_letters.list(), replica.occurrences("nightly")) == ([], [])
     for look in (replica.status, replica.doctor, replica.audit):
         assert look()
-    with pytest.raises(InternalError, match="read-only transaction"):
+    with pytest.raises(DatabaseReadOnly, match=r"read-only transaction.*tm_database_url name the primary"):
         defer(pack_of(replica).s(3), delay="1s")
     for tm in (primary, replica):
         tm.installation.database.dispose()
