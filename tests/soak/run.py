@@ -83,6 +83,7 @@ def soak(plan: Plan, folder: Path, *, tell: Callable[[str], None] = lambda _: No
         if "redis" in plan.pair:
             conf["result_backend"] = conf["broker_url"]
         stand = Stand(conf | load.CONF | {"tm_metrics_port": {"worker": servers.free_port()}}, folder, folder / "none")
+        stand.cwd = folder  # as anybody's would start, sharing no memory with a test's
         stack.callback(stand.close)
         schema.upgrade(stand.database)
         load.define(stand.tm)

@@ -31,15 +31,15 @@ TESTS = Path(__file__).parent.parent
 class Process:
     """A child process in a group of its own, so that it can be stopped or killed with all its pool processes."""
 
-    def __init__(self, name: str, argv: list[str], log: Path, env: dict[str, str]) -> None:
+    def __init__(self, name: str, argv: list[str], log: Path, env: dict[str, str], cwd: Path | None = None) -> None:
         self.name, self.log = name, log
         self._file = log.open("w")
         self._popen: subprocess.Popen[bytes] | warm.Forked
-        if warm.can_start(argv, env):
+        if cwd is None and warm.can_start(argv, env):
             self._popen = warm.Warm.here().start(argv[1:], log=log, env=env)
         else:
             self._popen = subprocess.Popen(
-                argv, stdout=self._file, stderr=subprocess.STDOUT, env=env, start_new_session=True
+                argv, stdout=self._file, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
             )
 
     @property
@@ -85,6 +85,8 @@ class Stand:
         self.conf = {"tm_lease": 3, "tm_dispatch_lease": 20, "tm_poll_interval": 0.5} | conf
         self.folder, self.effects_file, self.pair = folder, effects, pair
         self.processes: list[Process] = []
+        self.paths: list[str] = [str(TESTS)]  # where processes import from
+        self.cwd: Path | None = None  # where they are started, from nothing; None: here
         self.ahead = timedelta(0)
         self.app = make_app(self.conf)
         self.tm = TimeManagement(self.app)
@@ -115,11 +117,14 @@ class Stand:
         return self._start(name, ["beat", "-S", "celery_tm.Scheduler", "-l", "INFO", *place, *options])
 
     def _start(self, name: str, arguments: list[str]) -> Process:
-        paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        return self.python(name, "-m", "celery", "-A", "tmtest.main", *arguments)
+
+    def python(self, name: str, *arguments: str) -> Process:
+        """Start a Python program with what it needs to make the test's app."""
+        paths = os.pathsep.join([*self.paths, os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"TM_TEST_CONF": json.dumps(self.conf), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
         env["TM_TEST_AHEAD"] = str(self.ahead.total_seconds())
-        argv = [sys.executable, "-m", "celery", "-A", "tmtest.main", *arguments]
-        process = Process(name, argv, self.folder / f"{name}.log", env)
+        process = Process(name, [sys.executable, *arguments], self.folder / f"{name}.log", env, self.cwd)
         self.processes.append(process)
         return process
 
