@@ -297,9 +297,9 @@ def test_a_statement_that_fails_does_not_tell_its_values(
     tm = TimeManagement(shop(f"sqlite:///{tmp_path}/jobs.db"))
     tm.upgrade()
     with tm.installation.database.transaction() as tx:
-        tx.connection.exec_driver_sql("ALTER TABLE tm_job RENAME COLUMN kwargs TO gone")
+        tx.connection.exec_driver_sql("ALTER TABLE tm_definition RENAME COLUMN kwargs TO gone")
     with pytest.raises(Exception, match="kwargs") as failed:
-        defer("pay", kwargs={"order": 1, "card": CARD}, delay="1h", app=tm.app)
+        tm.definitions.add(name="paid", task="pay", kwargs={"order": 1, "card": CARD}, schedule="@daily")
     gathered.error("a statement", failed.value)
     gathered.check(at_least=3)
 
