@@ -5,6 +5,7 @@ Each field of `Settings` is one setting; its default and its comment here are wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 from .clock import parse_duration
 from .errors import InvalidValue, UnknownSetting, nearest, shown
 
+MAX_IDENTIFIER = 50  # PostgreSQL's names end after 63 bytes, and a channel's name has a prefix
 NODE_KINDS, MAX_PORT = ("beat", "worker"), 65_535
 DEFAULT_URL = "sqlite:///celery_tm.db"
 COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` may limit
@@ -31,7 +33,7 @@ class Settings:
     """How this installation behaves."""
 
     tm_database_url: str = _setting(DEFAULT_URL, "SQLAlchemy URL of the database that keeps the jobs", "text")
-    tm_schema: str | None = _setting(None, "schema of the tables (PostgreSQL), e.g. time_management", "text")
+    tm_schema: str | None = _setting(None, "schema of the tables (PostgreSQL), e.g. time_management", "identifier")
     tm_auto_upgrade: bool | None = _setting(
         None, "upgrade the tables on first use; unset: only for SQLite, never for a server", "flag"
     )
@@ -141,6 +143,14 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _identifier(name: str, value: Any) -> str:
+    """Return a name that is written into statements, and into that of the channel on which beats listen."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$-]*", _text(name, value)) or len(value) > MAX_IDENTIFIER:
+        problem = f"{shown(value)} is not the name of a schema"
+        raise InvalidValue(name, problem, f"use letters, digits and _, at most {MAX_IDENTIFIER}")
+    return str(value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(name, f"{shown(value)} is not True or False", "give a bool")
@@ -235,6 +245,7 @@ def _rows(name: str, value: Any) -> dict[str, int]:
 
 _READERS: Mapping[str, Any] = {
     "text": _text,
+    "identifier": _identifier,
     "flag": _flag,
     "count": _count,
     "duration": _duration,

@@ -24,6 +24,8 @@ def easy_app(name: str, *, folder: str | Path = ".celery_tm", **conf: Any) -> Ce
     backend = _first(BACKENDS)
     if backend:
         app.conf.result_backend = backend
+    # As Celery has it by itself; said, for whoever may write to the broker could run anything with another serializer.
+    app.conf.update(accept_content=["json"], task_serializer="json", result_serializer="json")
     app.conf.broker_connection_retry_on_startup = True
     app.conf.update(conf)
     Installation.of(app)  # a typo in a setting must not start

@@ -20,7 +20,14 @@ from weakref import WeakSet
 
 from sqlalchemy import Executable, Select, Table, Update, create_engine, event, select
 from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InvalidatePoolError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InvalidatePoolError,
+    NoSuchModuleError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
@@ -275,7 +282,8 @@ class Database:
             if self.dialect.lacks_table(error):
                 raise SchemaMissing(self.safe_url) from error
             self._refuse_reader(error)
-            if self.dialect.is_outage(error):
+            is_address = error.statement is None and isinstance(error, ProgrammingError)  # an option that nobody knows
+            if is_address or self.dialect.is_outage(error):
                 raise DatabaseUnavailable(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
             raise
         except PoolTimeout as error:

@@ -15,6 +15,7 @@ KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
 OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight", "tm_admins"}
 BAD: dict[str, list[Any]] = {
     "policy": [7, True, ["fixed"]],
+    "identifier": [1, "", 'a"b', "a b", "1a", "a;b", "x" * 51, "schémá"],
     "text": [5, "", "  ", b"text", ["a"]],
     "flag": [1, 0, "yes", "true", []],
     "count": [-1, 1.5, "3", True, [1]],

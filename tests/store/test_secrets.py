@@ -1,0 +1,324 @@
+"""No password and no argument that is not to be shown is found in anything that is printed, logged, told or served.
+
+Secrets are marked, everything is driven and gathered, and then all of it is searched. What a body itself says, and what
+`definitions export` writes for `load`, are not ours to hide; the page about security says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from celery import Celery
+from kombu.transport import memory
+from sqlalchemy import create_engine, make_url
+from tmtest import services
+from tmtest.commands import Cli
+from tmtest.courier import Courier
+from tmtest.flower import serving
+from tmtest.lives import pages_and_answers
+from tmtest.rows import all_rows
+
+from celery_tm import Task, TimeManagement, defer, events, workflow
+from celery_tm.domain.secrecy import hidden, secrets_in
+from celery_tm.errors import TmError
+from celery_tm.metrics.collecting import StateCollector
+from celery_tm.scheduler import Scheduler
+from celery_tm.settings import read_settings
+from celery_tm.store import schema
+from celery_tm.store.database import Database
+from celery_tm.store.dialects import with_driver
+
+DATABASE, PARAMETER = "Da/ta@ba:se%Word", "para-Meter-Word"
+BROKER, BACKEND, CARD, ENVIRONMENT = "br0ker-Word", "b4ckend-Word", "4111-card-2222", "envir0nment-Word"
+SECRETS = (DATABASE, PARAMETER, BROKER, BACKEND, CARD, ENVIRONMENT)
+
+
+class Gathered(logging.Handler):
+    """Everything that was said, by where."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.NOTSET)
+        self.setFormatter(logging.Formatter("%(name)s %(message)s"))
+        self.texts: list[tuple[str, str]] = []
+
+    def add(self, where: str, *said: Any) -> None:
+        self.texts += [(where, str(one)) for one in said]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.add("the log", self.format(record), getattr(record, "tm", ""))
+
+    def hear(self, **said: Any) -> None:
+        self.add("a signal", {name: value for name, value in said.items() if name not in ("signal", "sender")})
+
+    def error(self, where: str, error: BaseException) -> None:
+        """Add an error as people, programs and logs with tracebacks see it."""
+        self.add(where, error, repr(error), "".join(traceback.format_exception(error)))
+
+    def check(self, *, at_least: int) -> None:
+        """Fail where a secret was told, in whatever way it is written."""
+        assert len(self.texts) >= at_least
+        shapes = {shape for one in SECRETS for shape in (one, quote(one, safe=""), quote(one), json.dumps(one)[1:-1])}
+        leaks = [(where, text[:300]) for where, text in self.texts if any(shape in text for shape in shapes)]
+        assert leaks == []
+
+
+@pytest.fixture
+def gathered() -> Iterator[Gathered]:
+    """Listen to all loggers at DEBUG, and to every signal."""
+    listener, root = Gathered(), logging.getLogger()
+    before = root.level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    for signal in events.SIGNALS.values():
+        signal.connect(listener.hear, weak=False, dispatch_uid="test_secrets")
+    yield listener
+    for signal in events.SIGNALS.values():
+        signal.disconnect(dispatch_uid="test_secrets")
+    root.removeHandler(listener)
+    root.setLevel(before)
+
+
+@pytest.fixture(scope="module", params=["postgresql", "mysql"])
+def guarded_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a database whose user has a password with every awkward character."""
+    kind = request.param
+    if not services.find(kind):
+        pytest.skip(services.why_missing(kind))
+    with services.own_database(kind, suffix="_secrets") as owner:
+        user, word = f"{services.RUN}_keeper"[-30:], DATABASE.replace("%", "%%")
+        engine = create_engine(with_driver(make_url(owner)), isolation_level="AUTOCOMMIT")
+        named, where = (f'"{user}"', f'SCHEMA public TO "{user}"') if kind == "postgresql" else (f"'{user}'@'%%'", "")
+        known = f"PASSWORD '{word}'" if kind == "postgresql" else f"IDENTIFIED BY '{word}'"
+        name = make_url(owner).database
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE USER {named} {known}")
+            connection.exec_driver_sql(f"GRANT ALL ON {where}" if where else f"GRANT ALL ON `{name}`.* TO {named}")
+        url = make_url(owner).set(username=user, password=DATABASE)
+        url = url.update_query_dict({"sslpassword": PARAMETER}) if kind == "postgresql" else url
+        text = url.render_as_string(hide_password=False)
+        database = Database(read_settings({"tm_database_url": text}, {}))
+        schema.upgrade(database)
+        database.dispose()
+        yield text
+        with engine.connect() as connection:
+            if kind == "postgresql":
+                connection.exec_driver_sql(f"DROP OWNED BY {named} CASCADE")
+            connection.exec_driver_sql(f"DROP USER {named}")
+        engine.dispose()
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
+    """Return how to make an app all of whose addresses have a password."""
+    monkeypatch.setenv("SHOP_API_TOKEN", ENVIRONMENT)
+    memory.Channel.queues.clear()
+    made: list[Celery] = []
+
+    def make(url: str, **conf: Any) -> Celery:
+        app = Celery("shop", set_as_current=False, broker=f"memory://me:{BROKER}@localhost//")
+        app.conf.update(tm_database_url=url, result_backend=f"redis://:{BACKEND}@127.0.0.1:1/0", task_ignore_result=True)
+        app.conf.update(tm_redact=["*card*"], tm_verbose=True, worker_hijack_root_logger=False, **conf)
+
+        @app.task(base=Task, name="pay", shared=False, max_retries=0)
+        def pay(order: int, card: str = "", declined: bool = False) -> int:
+            if declined:
+                raise ValueError("declined")
+            return order
+
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        if "_celery_tm" in app.__dict__:
+            app.__dict__["_celery_tm"].database.dispose()
+        app.close()
+
+
+def test_nothing_that_is_shown_tells_a_secret(
+    guarded_url: str, shop: Callable[..., Celery], gathered: Gathered, spans: list[Any]
+) -> None:
+    app = shop(guarded_url)
+    tm = TimeManagement(app)
+    here = live(app, tm, gathered)
+    tell_by_commands(app, here, gathered)
+    gathered.add("metrics", *StateCollector(tm.installation).collect())
+    with serving(app) as flower:
+        for path in pages_and_answers(here):
+            answer = flower.client().get(path)
+            assert answer.status == 200, path
+            gathered.add(path, answer.text)
+    gathered.add("the audit's rows", *[row for row in all_rows(tm)["tm_audit"] if CARD not in row])
+    gathered.add("spans", *(str(span.to_json()) for span in spans))
+    assert spans
+    gathered.check(at_least=150)
+
+
+@pytest.fixture
+def spans() -> list[Any]:
+    """The spans that end during a test."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+    class Kept(SpanProcessor):
+        def __init__(self) -> None:
+            self.spans: list[Any] = []
+
+        def on_end(self, span: ReadableSpan) -> None:
+            self.spans.append(span)
+
+    kept, provider = Kept(), trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)
+    provider.add_span_processor(kept)
+    return kept.spans
+
+
+def live(app: Celery, tm: TimeManagement, gathered: Gathered) -> Any:
+    """Let everything happen to jobs that have a card as argument."""
+    who = {"actor": "ann", "reason": "a try"}
+    card, pay = {"card": CARD}, app.tasks["pay"]
+    common = {"schedule": "30 2 * * *", "group": "shop"}
+    tm.definitions.add(name="works", task="pay", args=[1], kwargs=card, **common, **who)
+    tm.definitions.add(name="falls", task="pay", args=[1], kwargs={"declined": True, **card}, **common, **who)
+    steps = [
+        {"name": "first", "task": "pay", "args": [1], "kwargs": card},
+        {"name": "second", "task": "pay", "args": [2, CARD]},
+    ]
+    tm.definitions.add(name="flow", steps=steps, schedule="every 1h", **who)
+    tm.definitions.update("works", kwargs={**card, "declined": False}, **who)
+    runs = {name: tm.trigger(name, **who).id for name in ("works", "falls", "flow")}
+    ended = defer(pay.s(1, CARD).set(link=pay.s(card=CARD)), app=app)
+    pay.delay(2, card=CARD)
+    defer(workflow([pay.s(3, card=CARD)]), app=app)
+    owed = defer(pay.s(4, card=CARD), delay="1h", key="k", app=app)
+    scheduler, courier = Scheduler(app, max_interval=0.01), Courier(tm)
+    gathered.add("the banner", scheduler.info)
+    for _ in range(5):
+        scheduler.tick()
+        for message in courier.collect():
+            gathered.add("a message's headers", message.headers)
+            gathered.add("the tracer", courier.deliver(message))
+    scheduler.close()
+    [dead] = tm.dead_letters.list(definition="falls")
+    return SimpleNamespace(
+        definition="works", failing="falls", workflow="flow", group="shop", occurrence=runs["works"], run=runs["flow"],
+        ended=ended.id, owed=owed.id, dead=dead.id,
+    )  # fmt: skip
+
+
+def tell_by_commands(app: Celery, here: Any, gathered: Gathered) -> None:
+    cli = Cli(app)
+    for words in (
+        ["status"], ["definitions", "list"], ["definitions", "show", "works"], ["definitions", "versions", "works"],
+        ["schema", "check"], ["schema", "upgrade"], ["history"], ["audit"], ["explain", "works"], ["occurrences", "works"],
+        ["report", here.run], ["jobs", "list"], ["jobs", "show", here.owed], ["jobs", "show", here.ended],
+        ["log", here.ended],
+        ["dead-letters", "list"], ["dead-letters", "show", here.dead], ["effective", "flow"], ["calendars", "list"],
+        ["definitions", "preview", "works", "--schedule", "@daily"], ["definitions", "edit", "works", "--queue", "other"],
+        ["definitions", "pause", "works"], ["dead-letters", "revive", "--all", "--dry-run"], ["jobs", "cancel", here.owed],
+    ):  # fmt: skip
+        for how in ([], ["--json"]) if words[:2] != ["jobs", "cancel"] else ([],):
+            done = cli.run(*words, *how)
+            gathered.add(" ".join(words), done.stdout, done.stderr)
+    for how in ([], ["--json"]):
+        gathered.add("doctor", cli.run("doctor", *how, code=3).output)
+
+
+# Where something is wrong
+
+PLACES = {
+    "nobody listens": f"postgresql://me:{quote(DATABASE, safe='')}@127.0.0.1:1/shop?sslpassword={PARAMETER}",
+    "no such host": f"mysql://me:{quote(DATABASE, safe='')}@no-such-host.invalid/shop",
+    "a wrong password": f"mysql://me:{quote(DATABASE, safe='')}@127.0.0.1/shop",
+    "no such database": f"postgresql://me:{quote(DATABASE, safe='')}@127.0.0.1/no_such_database?sslpassword={PARAMETER}",
+    "not escaped": f"postgresql://me:{DATABASE}@127.0.0.1:1/shop",
+    "no such driver": f"postgresql+nosuch://me:{quote(DATABASE, safe='')}@127.0.0.1:1/shop",
+    "no such parameter": f"postgresql://me@127.0.0.1:1/shop?password={PARAMETER}&nosuch=1",
+}
+
+
+@pytest.mark.parametrize("wrong", PLACES)
+def test_an_outage_tells_no_secret(wrong: str, shop: Callable[..., Celery], gathered: Gathered) -> None:
+    app = shop(PLACES[wrong], broker_url=f"amqp://me:{BROKER}@127.0.0.1:1//", tm_publish_retry={"max_retries": 0})
+    try:
+        tm = TimeManagement(app)
+        scheduler = Scheduler(app, max_interval=0.01)
+    except TmError as error:  # a URL that nobody can read
+        gathered.error("at the start", error)
+        gathered.check(at_least=2)
+        return
+    gathered.add("the banner", scheduler.info)
+    scheduler.tick()
+    scheduler.close()
+    for act in (tm.status, tm.upgrade, lambda: defer("pay", args=[1, CARD], app=app)):
+        with pytest.raises(TmError) as failed:
+            act()
+        gathered.error("an error", failed.value)
+    for words in (["status"], ["doctor"], ["schema", "check"], ["jobs", "list", "--json"]):
+        done = Cli(app).run(*words, code=3 if words == ["doctor"] else 1)
+        gathered.add(" ".join(words), done.stdout, done.stderr)
+    with serving(app) as flower:
+        for path in ("/tm", "/tm/health", "/api/tm/jobs", "/api/tm/status"):
+            gathered.add(path, flower.client().get(path).text)
+    gathered.check(at_least=20)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"amqp://me:{BROKER}@127.0.0.1:1//", f"redis://:a/b{BROKER}@127.0.0.1:1/0", f"nosuch://me:{BROKER}@host//",
+     f"redis://:{BROKER}@no-such-host.invalid;redis://:{BROKER}@127.0.0.1:1"],
+    ids=["refused", "not escaped", "no such transport", "two"],
+)  # fmt: skip
+def test_a_broker_that_is_away_tells_no_secret(
+    url: str, shop: Callable[..., Celery], gathered: Gathered, tmp_path: Any
+) -> None:
+    app = shop(f"sqlite:///{tmp_path}/jobs.db", broker_url=url, tm_publish_retry={"max_retries": 0})
+    tm = TimeManagement(app)
+    gathered.add("doctor", *tm.doctor())
+    defer("pay", args=[1, CARD], app=app)
+    scheduler = Scheduler(app, max_interval=0.01)
+    scheduler.tick()
+    scheduler.close()
+    gathered.check(at_least=10)
+
+
+def test_a_statement_that_fails_does_not_tell_its_values(
+    tmp_path: Any, shop: Callable[..., Celery], gathered: Gathered
+) -> None:
+    tm = TimeManagement(shop(f"sqlite:///{tmp_path}/jobs.db"))
+    tm.upgrade()
+    with tm.installation.database.transaction() as tx:
+        tx.connection.exec_driver_sql("ALTER TABLE tm_definition RENAME COLUMN kwargs TO gone")
+    with pytest.raises(Exception, match="kwargs") as failed:
+        tm.definitions.add(name="paid", task="pay", kwargs={"order": 1, "card": CARD}, schedule="@daily")
+    gathered.error("a statement", failed.value)
+    gathered.check(at_least=3)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("redis://:word@host/0", "redis://:***@host/0"),
+        ("amqp://me:wo@r/d@host//", "amqp://me:***@host//"),
+        ("postgresql://h/d?sslpassword=abc&x=1", "postgresql://h/d?sslpassword=***&x=1"),
+        ("connection to 'host=h password=abc user=me' failed", "connection to 'host=h password=*** user=me' failed"),
+        ("https://h/?api_key=1&token=2&q=3", "https://h/?api_key=***&token=***&q=3"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+    ],
+)
+def test_addresses_are_hidden_by_their_shape(said: str, shown: str) -> None:
+    assert hidden(said) == shown
+
+
+def test_secrets_that_are_known_are_hidden_in_any_shape() -> None:
+    known = secrets_in(["redis://:wo%40rd-1@host", "mysql://h/d?password=second"])
+    assert hidden("port 'wo@rd-1' or 'wo%40rd-1' or second", known) == "port '***' or '***' or ***"
