@@ -61,7 +61,9 @@ def test_nothing_is_lost_or_done_twice_when_nodes_change_one_after_another(
     rollout: Rollout, tmp_path: Path, order: tuple[str, ...], end: dict[str, End]
 ) -> None:
     old, new = previous_release(tmp_path / "old"), next_release(tmp_path / "new")
-    rollout.tm.definitions.add(name="second", task="effect", args=["second"], schedule="* * * * * *", overlap="allow", recovery="all")
+    rollout.tm.definitions.add(
+        name="second", task="effect", args=["second"], schedule="* * * * * *", overlap="allow", recovery="all"
+    )
     rollout.tm.definitions.add(name="steps", steps=STEPS, schedule="0 0 1 1 *", overlap="allow")
     rollout.use(new)
     rollout.upgrade()  # the schema comes first, and old nodes are started on it

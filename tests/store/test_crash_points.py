@@ -35,9 +35,7 @@ def world(worlds: dict[str, CrashWorld], database_url: str) -> CrashWorld:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_whoever_dies_leaves_nothing_lost_and_nothing_doubled(
-    world: CrashWorld, scenario: Scenario, thorough: bool
-) -> None:
+def test_whoever_dies_leaves_nothing_lost_and_nothing_doubled(world: CrashWorld, scenario: Scenario, thorough: bool) -> None:
     kind = world.database.dialect.name
     if kind == "mysql" and not thorough and zlib.crc32(scenario.name.encode()) % BY_TURNS:
         pytest.skip("by turns")

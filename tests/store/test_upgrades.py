@@ -94,7 +94,9 @@ def test_nobody_waits_for_a_big_table_that_is_upgraded(make_old: MakeOld, kind: 
         told, _ = upgrade_in_a_process(url).communicate(timeout=1500)
         took = time.monotonic() - began
     longest = max(max(writer.waits[start:]) for writer, start in zip(busy, before, strict=True))
-    print(f"\n{kind}, {rows} rows: {took:.1f} s; {locks.longest:.3f} s for a lock, {longest:.3f} s for a transaction at most")
+    print(
+        f"\n{kind}, {rows} rows: {took:.1f} s; {locks.longest:.3f} s for a lock, {longest:.3f} s for a transaction at most"
+    )
     assert told.strip() == schema.LATEST, told
     assert [writer.errors for writer in busy] == [[], []]
     assert min(writer.ended for writer in busy) > 10
@@ -248,7 +250,9 @@ def test_an_upgrade_that_is_killed_after_each_of_its_steps_is_completed(make_old
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_the_first_tables_too_are_completed_when_their_making_is_killed(make_old: MakeOld, kind: str, thorough: bool) -> None:
+def test_the_first_tables_too_are_completed_when_their_making_is_killed(
+    make_old: MakeOld, kind: str, thorough: bool
+) -> None:
     url, tm = make_old(kind, 1)
     with tm.installation.database.engine.begin() as connection:
         for table in inspect(connection).get_table_names():

@@ -407,7 +407,11 @@ def cancels_all(world: CrashWorld) -> None:
         cancel(id=made.id, app=world.app)
 
 
-STEPS = [{"name": "a", "task": WORK}, [{"name": "b", "task": WORK}, {"name": "c", "task": WORK}], {"name": "d", "task": WORK}]
+STEPS = [
+    {"name": "a", "task": WORK},
+    [{"name": "b", "task": WORK}, {"name": "c", "task": WORK}],
+    {"name": "d", "task": WORK},
+]
 FAILING = [[{"name": "a", "task": "crash.fails"}, {"name": "b", "task": WORK, "concurrency_key": "l"},
             {"name": "c", "task": WORK, "concurrency_key": "l"}], {"name": "d", "task": WORK, "cleanup": True}]  # fmt: skip
 STALE = [{"name": "a", "task": WORK}, {"name": "b", "task": WORK, "cleanup": True}]

@@ -172,7 +172,9 @@ class CrashWorld:
     def _owed(self) -> Any:
         with self.database.transaction(write=False) as tx:
             job = tables.job.c
-            return tx.execute(select(job.task, job.state, job.attempt, job.run_at, job.ended, job.slot, job.last_error)).all()
+            return tx.execute(
+                select(job.task, job.state, job.attempt, job.run_at, job.ended, job.slot, job.last_error)
+            ).all()
 
     # What there is
 
@@ -276,7 +278,9 @@ class Found:
     def _wrong_keys(self) -> Iterator[str]:
         """A key is kept by the job that succeeded with it."""
         succeeded = {job for job, _, outcome, *_ in self.executions if outcome == "succeeded"}
-        yield from (f"{row} is kept, and its job did not succeed" for row in self.keys if row[2] not in {*succeeded, OUTSIDER})
+        yield from (
+            f"{row} is kept, and its job did not succeed" for row in self.keys if row[2] not in {*succeeded, OUTSIDER}
+        )
 
 
 def opened(url: str) -> CrashWorld:

@@ -209,7 +209,9 @@ class Protocol:
         """One transaction: the row goes, or stays for what follows; its end, its key, its effect and the next step are written."""
         job, setting, rules = body.job, self.setting, self.rules
         if not rules.effect_with_success:
-            yield Step("a body commits what it did", SYSTEM, self._written(world, job).with_body(body, body._replace(phase="wrote")))
+            yield Step(
+                "a body commits what it did", SYSTEM, self._written(world, job).with_body(body, body._replace(phase="wrote"))
+            )
             return
         if not rules.commit_before_send and job == 0:
             sent = world if len(world.messages) >= setting.in_broker else world.with_message(1, 1)
@@ -217,7 +219,9 @@ class Protocol:
             yield Step("a body's call is sent", SYSTEM, sent.with_body(body, body._replace(phase="called")))
             return
         if setting.follows and job == 0 and not rules.record_before_hand_on:
-            yield Step("what follows is handed on", SYSTEM, self._handed(world).with_body(body, body._replace(phase="called")))
+            yield Step(
+                "what follows is handed on", SYSTEM, self._handed(world).with_body(body, body._replace(phase="called"))
+            )
             return
         yield self._commit(world, idle, body, row)
 
