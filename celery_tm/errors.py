@@ -255,8 +255,8 @@ class TableInUse(TmError):
 
     def __str__(self) -> str:
         return (
-            f"{self.table} was in use by a long transaction for {self.seconds:.0f} seconds; end it (pg_stat_activity or SHOW "
-            "PROCESSLIST tells whose it is) and run `celery -A app tm schema upgrade` again, which goes on where it was"
+            f"{self.table} was in use by a long transaction for {self.seconds:.0f} seconds; end it (pg_stat_activity or "
+            "SHOW PROCESSLIST tells whose it is) and run `celery -A app tm schema upgrade` again, which goes on where it was"
         )
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from celery.exceptions import Ignore
 
@@ -45,8 +45,10 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
     header = getattr(task.request, HEADER, None)
     if header is not None:
         id, attempt = _read_header(task, header)
-        known = {"worker": worker, "occurring": carries_out(header), "task": _called(task)}
-        job = _settle(task, installation, attempt, partial(gate.admit_job, installation, id, attempt, **known), None)
+        ask = partial(
+            gate.admit_job, installation, id, attempt, worker=worker, occurring=carries_out(header), task=_called(task)
+        )
+        job = _settle(task, installation, attempt, ask, None)
         _use_row(task, job)
         return job
     call = _call(task)
@@ -146,7 +148,7 @@ def read_chunk(header: Any) -> list[tuple[str, int]]:
     return list(dict.fromkeys((id, attempt) for id, attempt in pairs if is_id(id) and is_attempt(attempt)))
 
 
-def is_attempt(value: Any) -> bool:
+def is_attempt(value: Any) -> TypeGuard[int]:
     """Say whether a number may be that of an attempt."""
     return type(value) is int and 0 < value < 2**31
 
@@ -207,7 +209,7 @@ def _read_header(task: Any, header: Any) -> tuple[str, int]:
     if not is_attempt(attempt) or not is_id(id) or header.get("job") != id or not has_arguments:
         logger.warning("%s[%s] is not run: its header %r contradicts itself", task.name, id, HEADER)
         raise Ignore
-    return str(id), int(attempt)
+    return str(id), attempt
 
 
 def _call(task: Any) -> Call:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def check_recurring(rollout: Rollout) -> None:
     found = [row for row in all_found if row.decided_at and row.reason != "the definition was disabled"]  # at the end
     instants = sorted(row.scheduled_at for row in found)
     assert len(instants) > 5
-    assert {after - before for before, after in zip(instants, instants[1:], strict=False)} == {timedelta(seconds=1)}
+    assert {after - before for before, after in pairwise(instants)} == {timedelta(seconds=1)}
     assert {(row.state, row.reason) for row in found} == {("completed", None)}
     done = Counter(row.occurrence for row in rows(rollout, tables.execution, tables.execution.c.outcome == "succeeded"))
     assert all(done[row.id] == 1 for row in found)

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(minutes=given.minutes, pair=given.pair, rate=given.rate, every=every, kill_every=given.kill_every)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="celery_tm-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
-    verdicts = soak(plan, folder, tell=lambda line: print(line, flush=True))  # noqa: T201
+    verdicts = soak(plan, folder, tell=lambda line: print(line, flush=True))
     return int(any(verdict.grows and not verdict.series.why for verdict in verdicts))
 
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from soak.plot import draw
 from soak.run import Plan, series_of, soak, table_of
 from soak.verdict import Point, Series, judge, slope

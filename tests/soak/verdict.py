@@ -1,8 +1,8 @@
 """Says of a series of samples whether it is flat or grows, and by how much in an hour.
 
-The slope is Theil and Sen's, the median of the slopes between all pairs, so that a spike or a restart moves it little. Growth
-is believed only if it is more than noise: in the later part of the run, most pairs rise, and the rise over that part is more
-than what the series is allowed.
+The slope is Theil and Sen's, the median of the slopes between all pairs, so that a spike or a restart moves it little.
+Growth is believed only if it is more than noise: in the later part of the run most pairs rise, and the rise over that part
+is more than what the series is allowed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from celery_tm.store import online, schema, tables
 from celery_tm.store.database import Database
 
 ROWS = 12_000  # more than `online.SMALL`: indexes are made beside writers
-# Seconds that a writer may wait for a lock; MySQL counts its patience in whole ones. Done in one transaction it is 3 and more.
+# Seconds that a writer may wait for a lock; MySQL counts its patience in whole ones. In one transaction it is 3 and more.
 LONGEST = {"postgresql": 0.5, "mysql": 1.5}
 DATABASES = ("sqlite", "postgresql", "mysql")
 MakeOld = Callable[..., tuple[str, TimeManagement]]
@@ -155,7 +155,7 @@ def test_a_table_that_is_never_free_is_said_to_be_in_use(make_old: MakeOld, monk
     _, tm = make_old("postgresql", 10)
     with tm.installation.database.engine.connect() as reader, reader.begin():
         reader.execute(text("SELECT count(*) FROM tm_job")).all()
-        with pytest.raises(TableInUse, match="tm_job was in use .* tm schema upgrade` again"):
+        with pytest.raises(TableInUse, match=r"tm_job was in use .* tm schema upgrade` again"):
             schema.upgrade(tm.installation.database)
     assert schema.upgrade(tm.installation.database) == schema.LATEST
 
@@ -291,7 +291,8 @@ def test_an_index_that_was_left_half_made_is_made_again(make_old: MakeOld) -> No
         making = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONC%'"
         waited = time.monotonic() + 60
         while not (pid := scalar(tm, making)) or not invalid_indexes(tm):
-            assert time.monotonic() < waited and process.poll() is None
+            assert time.monotonic() < waited
+            assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.communicate()

@@ -439,7 +439,9 @@ WORKER = (
     Scenario("report and renew", sent("crash.reports"), deliver, ({"crash.reports succeeded": 1},)),
     Scenario("fail, and be tried again", sent("crash.fails_once"), deliver, ({"crash.fails_once succeeded": 1},)),
     Scenario("ask to be tried again", sent("crash.asks_again"), deliver, ({"crash.asks_again succeeded": 1},)),
-    Scenario("fail for good", sent("crash.fails_for_good"), deliver, tuple({f"crash.fails_for_good {how}": 1} for how in ("failed", "orphaned"))),
+    Scenario("fail for good", sent("crash.fails_for_good"), deliver, tuple(
+        {f"crash.fails_for_good {how}": 1} for how in ("failed", "orphaned")
+    )),
     Scenario("fail an occurrence for good", started(triggered(task="crash.fails_for_good", pause_after=1)), deliver, tuple(
         {f"crash.fails_for_good {how}": 1} for how in ("failed", "orphaned")
     )),
@@ -449,7 +451,8 @@ WORKER = (
     Scenario("run a direct call", called(WORK), deliver, (WORKED,), redelivered=True),
     Scenario("run a direct call with a key", called("crash.keyed", 1, times=2), deliver, ({"crash.keyed succeeded": 1},),
              redelivered=True),
-    Scenario("take a number", called("crash.in_turn", times=2), deliver, ({"crash.in_turn succeeded": 2},), redelivered=True),
+    Scenario("take a number", called("crash.in_turn", times=2), deliver, ({"crash.in_turn succeeded": 2},),
+             redelivered=True),
     Scenario("hand on a link", sent(WORK, 1, link=WORK), deliver, ({f"{WORK} succeeded": 2},)),
     Scenario("hand on a chain", chained, deliver, ({f"{WORK} succeeded": 3},), redelivered=True),
     Scenario("hand on a failure", called("crash.fails_for_good", error=WORK), deliver, tuple(

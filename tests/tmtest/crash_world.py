@@ -1,4 +1,4 @@
-"""A small installation in which processes die: set up once, brought back as often as one is to die, and looked at in the end.
+"""A small installation in which processes die: set up once, brought back as often as one is to die, then looked at.
 
 The process that dies is a forked child, at the real time. Those that go on are a beat and a worker in the test's own
 process, with the time moved on to whatever is due next, and they get every message that was ever sent once more.
@@ -88,7 +88,7 @@ class CrashWorld:
         self._messages: dict[str, bytes] = {}
         self._effects = b""
         os.environ[EFFECTS] = str(self.effects)
-        self.app.backend  # tries its folder out when it is made
+        assert self.app.backend  # tries its folder out when it is made
         self.bring_back()
         self.start = datetime.now(UTC)
         self.state = prepare(self)
@@ -259,7 +259,8 @@ class Found:
             if any(outcome not in GOES_ON for _, outcome in known[:-1]):
                 yield f"{job}: it went on after its end: {known}"
             if job not in self.runs and (known[-1][1] in BURIED) != (job in self.dead):
-                yield f"{job}: it ended as {known[-1][1]}, and {'is' if job in self.dead else 'is not'} among the dead letters"
+                where = "is" if job in self.dead else "is not"
+                yield f"{job}: it ended as {known[-1][1]}, and {where} among the dead letters"
 
     def _wrong_effects(self) -> Iterator[str]:
         """Each attempt ran at most once; one that succeeded ran; what commits with a success is there once."""

@@ -1,4 +1,4 @@
-"""The release before and the one after this one, as folders to import from, and a load that runs through a change of them."""
+"""The release before and the one after this one, as folders to import from, and a load through a change of them."""
 
 from __future__ import annotations
 

@@ -94,9 +94,9 @@ class Protocol:
         if row is None or row.state is not RUNNING or not (is_same or not self.rules.sweep_asks_again):
             yield Step("somebody was faster", SYSTEM, idle)
             return
-        if any(body.healthy and (body.job, body.attempt) == (beat.job, row.attempt) for body in idle.bodies):
-            if self.setting.timed:
-                idle = idle.but("a healthy worker lost its job")
+        at_it = (body for body in idle.bodies if (body.job, body.attempt) == (beat.job, row.attempt))
+        if self.setting.timed and any(body.healthy for body in at_it):
+            idle = idle.but("a healthy worker lost its job")
         if row.attempt != beat.attempt:
             idle = idle.but("an attempt was put back that nobody saw overdue")
         if row.ended:
@@ -206,7 +206,7 @@ class Protocol:
             yield Step("a body stops", SYSTEM, idle.ended(job, "cancelled"))
 
     def _succeed(self, world: World, idle: World, body: Body, row: Row) -> Iterator[Step]:
-        """One transaction: the row goes, or stays for what follows; its end, its key, its effect and the next step are written."""
+        """One transaction: the row goes, or stays for what follows; its end, key, effect and next step are written."""
         job, setting, rules = body.job, self.setting, self.rules
         if not rules.effect_with_success:
             yield Step(
