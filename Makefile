@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites chaos counted docs screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites chaos counted crash-points docs screenshots run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -36,6 +36,9 @@ counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 tim
 chaos: export PYTHONPATH := tests
 chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then the verdict; MINUTES=30 PAIR=… SEED=… ARGS=…
 	$(BIN)/python -m faults.run --minutes $(or $(MINUTES),30) --pair $(or $(PAIR),postgresql+redis) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+crash-points: $(STAMP)  ## write the list of all points at which a process is killed in tests anew; needs PostgreSQL and MariaDB
+	PYTHONPATH=tests $(BIN)/python -m tmtest.crash_list
 
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"

@@ -15,7 +15,7 @@ from functools import partial
 from ..domain.execution import Failure
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, RetryPolicy, TryAgain, after_failure
-from ..store import audit, following, jobs, settlement, workflows
+from ..store import audit, following, jobs, overdue, settlement, workflows
 from ..store.database import Database, Transaction
 
 Orphan = tuple[Job, Failure, TryAgain | Bury | None]
@@ -36,10 +36,10 @@ def sweep(database: Database, *, default: RetryPolicy, limit: int) -> Swept:
     """Put back up to `limit` jobs whose lease has ended, in one transaction; other sweepers pass over the same rows."""
 
     def work(tx: Transaction) -> Swept:
-        overdue = jobs.lock_overdue(tx, limit=limit)
-        lost = [job for job in overdue if job.state is JobState.DISPATCHED]
+        found = overdue.lock(tx, limit=limit)
+        lost = [job for job in found if job.state is JobState.DISPATCHED]
         jobs.redispatch(tx, lost)
-        running = [job for job in overdue if job.state is JobState.RUNNING]
+        running = [job for job in found if job.state is JobState.RUNNING]
         unfollowed = [job for job in running if job.ended is not None and following.carry_on(tx, job)]
         vanished = [_orphan(tx, job, default) for job in running if job.ended is None]
         return Swept(redispatched=[*lost, *unfollowed], orphaned=vanished)
@@ -51,13 +51,13 @@ def sweep(database: Database, *, default: RetryPolicy, limit: int) -> Swept:
 
 def _overdue_steps(database: Database, limit: int) -> Sequence[Job]:
     with database.transaction(write=False) as tx:
-        return jobs.overdue_steps(tx, limit=limit)
+        return overdue.steps(tx, limit=limit)
 
 
 def _orphan_step(tx: Transaction, *, job: Job, default: RetryPolicy) -> Orphan | None:
     """Put back one step; its run is locked first, so each is a transaction of its own."""
     workflows.lock(tx, job.occurrence)
-    found = jobs.lock_overdue_step(tx, job.id, job.attempt)
+    found = overdue.lock_step(tx, job.id, job.attempt)
     return None if found is None else _orphan(tx, found, default)
 
 

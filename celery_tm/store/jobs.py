@@ -34,7 +34,7 @@ from ..domain.retry import TryAgain
 from ..domain.workflow import TASK
 from . import insertion, tables
 from .clocks import Clock
-from .conditions import IS_DISPATCHED, IS_LEASED, IS_OWED, IS_PENDING, IS_RUNNING, IS_STEP, NEEDS_NO_SLOT
+from .conditions import IS_DISPATCHED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
 from .database import Transaction
 from .dialects import Dialect, Moment
 from .given import ByPairs
@@ -286,7 +286,7 @@ def hand_back(tx: Transaction, one: Job) -> bool:
 
 def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
     """Ask a running attempt to stop."""
-    return tx.execute(update(job).where(_running(id, attempt)).values(cancel_requested=True)).rowcount == 1
+    return tx.execute(update(job).where(is_running(id, attempt)).values(cancel_requested=True)).rowcount == 1
 
 
 def is_cancelled(tx: Transaction, one: Job) -> bool:
@@ -307,7 +307,7 @@ def held_by(one: Job) -> ColumnElement[bool]:
 
     Its number alone would not do: a database that lost a start, as one that fails over may, lets in a second worker for it.
     """
-    return and_(_running(one.id, one.attempt), job.c.claimed_by == one.claimed_by)
+    return and_(is_running(one.id, one.attempt), job.c.claimed_by == one.claimed_by)
 
 
 def _all_held(tx: Transaction, attempts: Sequence[Job]) -> ColumnElement[bool]:
@@ -316,18 +316,9 @@ def _all_held(tx: Transaction, attempts: Sequence[Job]) -> ColumnElement[bool]:
     return and_(among(tx, [(one.id, one.attempt) for one in attempts]), job.c.claimed_by.in_(workers), IS_RUNNING)
 
 
-def _running(id: str, attempt: int) -> ColumnElement[bool]:
+def is_running(id: str, attempt: int) -> ColumnElement[bool]:
+    """Return the condition that an attempt runs, whoever was let in."""
     return and_(job.c.id == id, job.c.attempt == attempt, IS_RUNNING)
-
-
-def lock_overdue(tx: Transaction, *, limit: int) -> list[Job]:
-    """Lock and return jobs whose lease has ended, the longest ago first; those of another sweeper are passed over."""
-    found: list[Job] = []
-    alone = or_(~IS_STEP, ~IS_OWED)  # a step is looked for by itself: its run is locked before it
-    for state in (and_(IS_RUNNING, alone), IS_DISPATCHED):  # one by one: so every database finds both by index
-        query = select(job).where(IS_LEASED, state, job.c.lease_until <= tx.now).order_by(job.c.lease_until).limit(limit)
-        found += [read_job(row) for row in tx.execute(tx.dialect.locked(query))]
-    return found
 
 
 def of_occurrence(tx: Transaction, occurrence: str) -> list[Job]:
@@ -370,19 +361,6 @@ def _fits(
 ) -> ColumnElement[bool]:
     given = ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task))
     return and_(IS_OWED, *(column == wanted for column, wanted in given if wanted is not None))
-
-
-def overdue_steps(tx: Transaction, *, limit: int) -> list[Job]:
-    """Return running steps whose lease has ended, not locked: their runs are to be locked first."""
-    query = select(job).where(IS_LEASED, IS_RUNNING, IS_STEP, IS_OWED, job.c.lease_until <= tx.now)
-    return [read_job(row) for row in tx.execute(query.order_by(job.c.lease_until).limit(limit))]
-
-
-def lock_overdue_step(tx: Transaction, id: str, attempt: int) -> Job | None:
-    """Lock and return a step if its lease has ended still. The caller has locked its run."""
-    query = select(job).where(_running(id, attempt), IS_OWED, job.c.lease_until <= tx.now)
-    row = tx.execute(query.with_for_update() if tx.dialect.skips_locked else query).first()
-    return read_job(row) if row else None
 
 
 def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> Job | None:

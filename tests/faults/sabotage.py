@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, true
 
 from celery_tm import clock
 from celery_tm.producer import cancelling, inserting, writing
-from celery_tm.store import admission, completion, jobs, tables
+from celery_tm.store import admission, completion, overdue, tables
 from celery_tm.store.clocks import GivenClock
 from celery_tm.store.dialects import PostgreSQL
 
@@ -38,7 +38,7 @@ def _no_gate() -> None:
 
 def _no_sweep() -> None:
     """Forget what a dead worker was at."""
-    jobs.lock_overdue = lambda *_, **__: []
+    overdue.lock = lambda *_, **__: []
 
 
 def _own_transaction() -> None:

@@ -116,8 +116,9 @@ def revoke(world: CrashWorld) -> None:
     """Write that deliveries are discarded, or terminated."""
     for job in world.state:
         recorder.record_revoked(
-            world.tm.installation, job.id, job.attempt, outcome=Outcome.CANCELLED, reason="revoked", workers=[GONE]
-        )
+            world.tm.installation, job.id, job.attempt, outcome=Outcome.CANCELLED, reason="revoked", workers=[GONE],
+            task=job.task,
+        )  # fmt: skip
 
 
 def prune_all(world: CrashWorld) -> None:

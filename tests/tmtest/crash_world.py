@@ -41,6 +41,7 @@ BURIED = {"failed", "orphaned", "timeout"}
 OPEN = {OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING}
 ROUNDS = 60
 EFFECTS = "TM_TEST_EFFECTS"
+FORGOTTEN = timedelta(days=1)  # what was recorded so long ago may be pruned, or not yet
 OUTSIDER = "another"  # a job that a scenario only tells of
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -182,7 +183,10 @@ class CrashWorld:
         """Return all that is written down of what has happened."""
         with self.database.transaction(write=False) as tx:
             runs = tables.execution.c
-            executions = tx.execute(select(runs.job, runs.attempt, runs.outcome, runs.task, runs.occurrence)).all()
+            young = runs.completed_at > self.start - FORGOTTEN
+            executions = tx.execute(
+                select(runs.job, runs.attempt, runs.outcome, runs.task, runs.occurrence).where(young)
+            ).all()
             at = tables.occurrence.c
             occurrences = tx.execute(select(at.id, at.definition, at.scheduled_at, at.state)).all()
             steps = tx.execute(select(tables.step.c.workflow, tables.step.c.name, tables.step.c.state)).all()

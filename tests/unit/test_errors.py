@@ -32,7 +32,7 @@ def example(kind: type[TmError], *, bare: bool = False) -> TmError:
 def _fact(number: int, name: str, annotation: str) -> Any:
     if "Mapping" in annotation:
         return {f"{name}-fact": ("'mine'", "'theirs'")}
-    return number if "int" in annotation else f"{name}-fact"
+    return number if "int" in annotation or "float" in annotation else f"{name}-fact"
 
 
 def words_of(fact: Any) -> list[str]:

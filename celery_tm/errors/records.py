@@ -1,0 +1,133 @@
+"""What is asked of records, and is not so: it is not there, is there already, or has changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .statements import TmError
+
+
+class DefinitionNotFound(TmError, LookupError):
+    """No definition has this name."""
+
+    def __init__(self, name: str, suggestion: str | None = None) -> None:
+        super().__init__(name, suggestion)
+        self.name, self.suggestion = name, suggestion
+
+    def __str__(self) -> str:
+        hint = f"did you mean {self.suggestion!r}? " if self.suggestion else ""
+        return f"no definition named {self.name!r}; {hint}`celery -A app tm definitions list` shows them"
+
+
+class DefinitionExists(TmError, ValueError):
+    """Another definition has this name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a definition named {self.name!r} exists; change it with tm.definitions.update({self.name!r}, …)"
+
+
+class StaleVersion(TmError):
+    """The definition was changed by somebody else in the meantime."""
+
+    def __init__(
+        self, name: str, given: int, current: int, by: str | None = None, values: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
+        super().__init__(name, given, current, by, values)
+        self.name, self.given, self.current, self.by, self.values = name, given, current, by, values or {}
+
+    def __str__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        both = "".join(f"; {field}: yours {yours}, there {there}" for field, (yours, there) in self.values.items())
+        return (
+            f"definition {self.name!r} is at version {self.current}{by}, the edit was made on version {self.given}{both}; "
+            "read it again and repeat the edit"
+        )
+
+
+class JobNotFound(TmError, LookupError):
+    """No job has this id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        return f"no job {self.job!r}, and no record of it; its records may have been pruned"
+
+
+class OccurrenceNotFound(TmError, LookupError):
+    """No occurrence has this id."""
+
+    def __init__(self, occurrence: str) -> None:
+        super().__init__(occurrence)
+        self.occurrence = occurrence
+
+    def __str__(self) -> str:
+        return (
+            f"no occurrence {self.occurrence!r}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
+        )
+
+
+class StepResultMissing(TmError, KeyError):
+    """A step's result that a later step asked for is not there."""
+
+    def __init__(self, step: str, why: str) -> None:
+        super().__init__(step, why)
+        self.step, self.why = step, why
+
+    def __str__(self) -> str:
+        return f"the result of step {self.step!r} {self.why}; check with `{self.step!r} in job.results`"
+
+
+class DeadLetterNotFound(TmError, LookupError):
+    """No dead letter has this id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        return f"no dead letter {self.job!r}; `celery -A app tm dead-letters list` shows them"
+
+
+class DuplicateKey(TmError):
+    """The key is taken by a job that is still owed, or that has succeeded and is kept."""
+
+    def __init__(self, task: str, key: str, job: str) -> None:
+        super().__init__(task, key, job)
+        self.task, self.key, self.job = task, key, job
+
+    def __str__(self) -> str:
+        return (
+            f"key {self.key!r} of task {self.task!r} belongs to job {self.job}; "
+            "cancel that job, use another key, or pass on_duplicate='return'"
+        )
+
+
+class CountChanged(TmError):
+    """Another number of rows would be affected than the one that was agreed to."""
+
+    def __init__(self, what: str, expected: int, found: int) -> None:
+        super().__init__(what, expected, found)
+        self.what, self.expected, self.found = what, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.found} {self.what} are there now, not the {self.expected} that were expected, so nothing was done; "
+            "check the preview again and repeat it with the number there"
+        )
+
+
+class LeaseLost(TmError):
+    """The attempt is no longer this worker's: its lease ended, and what it would write is void."""
+
+    def __init__(self, job: str, attempt: int) -> None:
+        super().__init__(job, attempt)
+        self.job, self.attempt = job, attempt
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of job {self.job} lost its lease; another attempt has taken over"
