@@ -59,8 +59,8 @@ class Driver:
     def steps(self) -> Sequence[tuple[float, int, Callable[[], None]]]:
         """Return what it does: with which weight, how many jobs that makes, and how."""
         return (
-            (15, 40, partial(self.many, "chunked", 40)),
-            (6, 15, partial(self.many, "plain", 15)),
+            (9, 40, partial(self.many, "chunked", 40)),
+            (16, 15, partial(self.many, "plain", 15)),
             (10, 1, lambda: self.one(Ask("plain", delay=self.chance.choice([0, 0, 0.5, 2])))),
             (14, 1, self.keyed),
             (12, 1, lambda: self.one(Ask("transactional", delay=self.chance.choice([0, 0.3])))),
