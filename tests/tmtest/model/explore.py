@@ -8,8 +8,9 @@ from functools import cache
 
 from celery_tm.domain.job import JobState
 
+from .parts import LOSS, SYSTEM, TIME
 from .promises import broken_promise, is_settled
-from .steps import SYSTEM, TIME, Protocol
+from .steps import Protocol
 from .world import Rules, Setting, World
 
 Move = tuple[JobState | None, JobState | None]
@@ -51,7 +52,8 @@ class Walk:
                     there = self._number(after, name, here)
                     todo.append(there)
                 self.next[here].append((kind, there))
-                self._note_moves(world, after)
+                if kind != LOSS:  # that is no move of the protocol
+                    self._note_moves(world, after)
         self.verdict.transitions = sum(map(len, self.next))
         return self._settles() or self._calms_down() or self.verdict
 
