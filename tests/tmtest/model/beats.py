@@ -54,19 +54,25 @@ class Beats(Part):
             yield from self._send_first(idle, beat, row if has_it else None)
             return
         if self.has_room(idle):
-            yield Step("a beat sends", SYSTEM, idle.with_message(beat.job, beat.attempt))
+            yield Step("a beat sends", SYSTEM, self._sent(idle, beat))
         if has_it and row is not None and row.state is DISPATCHED:
             idle = idle.with_row(beat.job, row._replace(state=PENDING, lease=0))
         yield Step("the broker refuses", FAULT, idle)
 
+    def _sent(self, world: World, beat: Beat) -> World:
+        sent, this = world.past[beat.job].sent, 1 << beat.attempt
+        if self.setting.calm:
+            world = world.with_past(beat.job, sent=sent | this)
+        return (world.but("one attempt was sent twice") if sent & this else world).with_message(beat.job, beat.attempt)
+
     def _send_first(self, idle: World, beat: Beat, row: Row | None) -> Iterator[Step]:
+        """What a broken protocol does: the message leaves before it is written that it has."""
+        if not self.has_room(idle):
+            return
+        sent = self._sent(idle, beat)
         if row is not None and row.state is PENDING:
-            claimed = row._replace(state=DISPATCHED, lease=self.setting.dispatch_lease)
-            idle = idle.with_row(beat.job, claimed)
-        else:
-            idle = idle.but("a message was sent for what is not owed any more")
-        if self.has_room(idle):
-            yield Step("a beat sends, then claims", SYSTEM, idle.with_message(beat.job, beat.attempt))
+            sent = sent.with_row(beat.job, row._replace(state=DISPATCHED, lease=self.setting.dispatch_lease))
+        yield Step("a beat sends, then claims", SYSTEM, sent)
 
     def _put_back(self, idle: World, beat: Beat) -> Iterator[Step]:
         """What was seen overdue is looked at again under a lock, in the transaction that puts it back."""

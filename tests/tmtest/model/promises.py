@@ -21,7 +21,7 @@ def broken_promise(setting: Setting, world: World) -> str | None:
 
 def _broken(past: Past, row: Row | None, *, is_direct: bool) -> str | None:
     if len(past.endings) > 1:
-        return f"it {past.endings[0]} and {past.endings[1]}" if past.endings[0] != past.endings[1] else "it ended twice"
+        return "it ended twice" if len(set(past.endings)) == 1 else f"it ended as {' and as '.join(past.endings)}"
     if past.effects > 1:
         return "what it wrote is there twice"
     if past.endings and row is not None and not row.ended:

@@ -56,6 +56,7 @@ class Past(NamedTuple):
     endings: tuple[str, ...] = ()
     let_in: int = 0  # the attempts whose body was begun, as bits
     effects: int = 0  # what its body wrote for good
+    sent: int = 0  # the attempts that were sent, as bits, where nothing goes wrong
     is_asked: bool = False  # it was deferred, or called
     letter: int = 0  # the attempt it was buried at, while a person may revive it
     revived: bool = False
@@ -139,6 +140,7 @@ class Setting:
     beats: int = 1
     tries: int = 3
     in_broker: int = 2
+    calm: bool = False  # nothing goes wrong and nobody is slow; else anything may, and anybody
     timed: bool = False  # else a lease may end, and a backoff be over, at any moment
     lease: int = 2
     renew_every: int = 1
