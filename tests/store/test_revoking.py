@@ -57,8 +57,8 @@ def test_a_message_on_its_way_is_refused_by_workers_that_never_heard_of_it(
 def test_a_call_that_is_let_in_while_it_is_revoked_runs_and_is_asked_to_stop(app: Celery, courier: Courier) -> None:
     installation = courier.tm.installation
     call = Job(
-        id="c", task="effect", args="[1]", kwargs="{}", run_at=gate.EPOCH, created_at=gate.EPOCH, original_delay=timedelta(0),
-        state=JobState.RUNNING, claimed_by="worker", source=Source.DIRECT,
+        id="c", task="effect", args="[1]", kwargs="{}", run_at=gate.EPOCH, created_at=gate.EPOCH,
+        original_delay=timedelta(0), state=JobState.RUNNING, claimed_by="worker", source=Source.DIRECT,
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
         with installation.database.transaction() as tx:

@@ -92,7 +92,7 @@ class Beats(Part):
             yield Step("an orphan is put back", SYSTEM, self._orphaned(idle, beat.job, row))
 
     def _revoke(self, idle: World, beat: Beat) -> Iterator[Step]:
-        """Somebody who saw no row records that the call is cancelled: only in a broken protocol is that a step of its own."""
+        """Somebody who saw no row records that a call is cancelled: a step of its own only in a broken protocol."""
         yield Step("it is revoked before it is seen", SYSTEM, idle.recorded(beat.job, "cancelled"))
 
     def _orphaned(self, world: World, job: int, row: Row) -> World:

@@ -95,7 +95,9 @@ class Bodies(Part):
             wrote = self._written(world, body.job).with_body(body, body._replace(phase="wrote"))
             return Step("a body commits what it did", SYSTEM, wrote)
         if self.setting.next_step and body.job == 0 and not rules.commit_before_send:
-            return Step("a body's call is sent", SYSTEM, self.called(world, 1).with_body(body, body._replace(phase="called")))
+            return Step(
+                "a body's call is sent", SYSTEM, self.called(world, 1).with_body(body, body._replace(phase="called"))
+            )
         if self._is_followed(body.job) and not rules.record_before_hand_on:
             called = self.called(world, 1).with_body(body, body._replace(phase="called"))
             return Step("what follows is handed on", SYSTEM, called)

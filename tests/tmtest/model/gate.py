@@ -76,7 +76,7 @@ class Gate(Part):
         return Step("a delivery is let in", SYSTEM, world.with_row(job, begun).with_body(None, body))
 
     def _forget(self, world: World) -> Iterator[Step]:
-        """A start is lost: by a crash, if nobody waited for the disk, or by a failover; the worker that was let in goes on."""
+        """A start is lost, by a crash if nobody waited for the disk, or by a failover; who was let in goes on."""
         if not (self.setting.fails_over or (self.setting.crashes and not self.rules.gate_waits_for_the_disk)):
             return
         for job, row in enumerate(world.rows):
