@@ -62,12 +62,27 @@ def revoke_all(installation: Installation, ids: Sequence[str]) -> None:
         done = []
         for id in ids:
             found = _locked(tx, id=id)
+            if not found and len(id) <= MAX_ID and not executions.is_recorded(tx, id) and not _refuse_unseen(tx, id):
+                found = _locked(tx, id=id)  # a worker was faster
             done += [job for job in found if _cancel_one(tx, job, actor=None, reason="revoked")]
-            if not found and len(id) <= MAX_ID and not executions.is_recorded(tx, id):
-                executions.record(tx, _unseen(id, tx.read_now()), Outcome.CANCELLED, message="revoked before it was seen")
         return done
 
     _tell(installation, installation.database.run(work))
+
+
+def _refuse_unseen(tx: Transaction, id: str) -> bool:
+    """Record that a call which no worker has seen is cancelled. False: its row is there by now.
+
+    The row is inserted first and goes again, so that a gate which inserts it meanwhile waits for us, or we for it.
+    """
+    unseen = _unseen(id, tx.read_now())
+    if not tx.insert_new(jobs.job, jobs.columns_of(unseen)):
+        return False
+    if executions.is_recorded(tx, id):
+        jobs.remove_waiting(tx, id, unseen.attempt)
+    else:
+        settlement.drop(tx, unseen, Outcome.CANCELLED, reason="revoked before it was seen")
+    return True
 
 
 def _locked(tx: Transaction, **which: str | None) -> list[Job]:

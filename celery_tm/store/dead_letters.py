@@ -83,7 +83,7 @@ def revive(tx: Transaction, letter: DeadLetter) -> Job | None:
     """
     if not remove(tx, letter.id):
         return None
-    following.forget(tx, letter.id)  # nobody has to hear of a failure that is taken back
+    following.call_off(tx, letter.id)  # nobody has to hear of a failure that is taken back
     attempt = letter.job.attempt + 1
     job = replace(
         letter.job, state=JobState.PENDING, attempt=attempt, tries_from=attempt, dispatches=0, lease_until=None,

@@ -48,9 +48,11 @@ def _again(tx: Transaction, one: Job, *, delay: timedelta = timedelta(0)) -> dic
     }  # fmt: skip
 
 
-def forget(tx: Transaction, id: str, attempt: int | None = None) -> bool:
-    """All that follows is handed on: the row goes. Without an attempt: whoever was at it."""
-    mine = and_(job.c.id == id, HAS_ENDED)
-    if attempt is not None:
-        mine = and_(mine, job.c.attempt == attempt)
-    return tx.execute(delete(job).where(mine)).rowcount == 1
+def forget(tx: Transaction, one: Job) -> bool:
+    """All that follows is handed on: the row goes. False: another worker is at it, or a revived job's end has its place."""
+    return tx.execute(delete(job).where(jobs.held_by(one), HAS_ENDED)).rowcount == 1
+
+
+def call_off(tx: Transaction, id: str) -> bool:
+    """Nothing is to be handed on any more: the row goes, whoever is at it."""
+    return tx.execute(delete(job).where(job.c.id == id, HAS_ENDED)).rowcount == 1

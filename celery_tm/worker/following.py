@@ -166,7 +166,7 @@ def _over(task_id: str | None = None, **_: Any) -> None:
     contexts.leave()
     try:
         if context.followed:
-            installation.database.run(lambda tx: following.forget(tx, job.id, job.attempt))
+            installation.database.run(lambda tx: following.forget(tx, job))
             return
         tried = int((context.ended or {}).get("tried", 0)) + 1
         delay = min(timedelta(seconds=2 ** min(tried, 20)), LONGEST_WAIT)

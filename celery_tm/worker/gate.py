@@ -166,7 +166,7 @@ def admit_call(installation: Installation, call: Call, *, worker: str) -> Decisi
         if job.concurrency_key is not None:
             return _ran_before(tx, call) or _take_a_number(tx, job)
         if call.attempt > 1 and _replaces_nothing(tx, call) is None:
-            following.forget(tx, call.id)  # here is what follows it
+            following.call_off(tx, call.id)  # here is what follows it
         written = admission.insert_running(tx, job, lease=lease)
         # Asked after the insert: if that waited for an earlier delivery's success to commit, it shows here.
         refusal = _ran_before(tx, call)

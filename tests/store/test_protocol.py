@@ -336,7 +336,7 @@ class JobLife(RuleBasedStateMachine):
         job = self._deliver(delivery)
         if job is None or job.ended is None:
             return job
-        self._do(lambda tx: following.forget(tx, job.id, job.attempt))  # whoever waits is told that it has failed
+        self._do(lambda tx: following.forget(tx, job))  # whoever waits is told that it has failed
         return None
 
     def _deliver(self, attempt: int) -> Job | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +13,11 @@ from celery import Celery, group
 from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, cancel, defer
-from celery_tm.domain.job import Status
+from celery_tm.domain.job import Job, JobState, Source, Status
+from celery_tm.producer.cancelling import revoke_all
+from celery_tm.store import admission, executions, jobs
 from celery_tm.store.database import Database
+from celery_tm.worker import gate
 from celery_tm.worker.control import Control
 
 
@@ -46,6 +52,25 @@ def test_a_message_on_its_way_is_refused_by_workers_that_never_heard_of_it(
     assert effects.read_text() == ""
     assert app.AsyncResult(result.id).state == "REVOKED"
     assert courier.tm.job(result.id).state == Status.CANCELED
+
+
+def test_a_call_that_is_let_in_while_it_is_revoked_runs_and_is_asked_to_stop(app: Celery, courier: Courier) -> None:
+    installation = courier.tm.installation
+    call = Job(
+        id="c", task="effect", args="[1]", kwargs="{}", run_at=gate.EPOCH, created_at=gate.EPOCH,
+        original_delay=timedelta(0), state=JobState.RUNNING, claimed_by="worker", source=Source.DIRECT,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        with installation.database.transaction() as tx:
+            assert admission.insert_running(tx, call, lease=timedelta(minutes=1))
+            revoking = pool.submit(revoke_all, installation, ["c"])
+            time.sleep(0.3)  # it has asked whether there is a row, and not seen this one
+        revoking.result(timeout=20)
+
+    with installation.database.transaction() as tx:
+        found = jobs.find(tx, "c")
+        assert found is not None
+        assert (found.state, found.cancel_requested, executions.of_job(tx, "c")) == (JobState.RUNNING, True, [])
 
 
 def test_revoking_what_is_done_or_unknown_changes_nothing(app: Celery, courier: Courier) -> None:

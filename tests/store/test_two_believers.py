@@ -97,6 +97,14 @@ def test_whoever_was_let_in_and_forgotten_changes_nothing(tm: TimeManagement, en
     assert (execution.outcome, execution.worker) == ("succeeded", "fresh:2")
 
 
+def test_nor_does_it_let_go_what_another_is_to_hand_on(tm: TimeManagement) -> None:
+    stale, fresh = two_believers(tm, defer(tm.app.tasks["effect"].s(1), app=tm.app).id)
+    recorder.record_success(tm.installation, fresh, 1, ended={"result": 1})
+
+    assert not tm.installation.database.run(lambda tx: following.forget(tx, stale))
+    assert tm.installation.database.run(lambda tx: following.forget(tx, fresh))
+
+
 @pytest.mark.parametrize("end", ["succeeds", "fails", "fails for good", "stops"])
 def test_nor_does_one_that_has_a_step(tm: TimeManagement, end: str) -> None:
     effect = tm.app.tasks["effect"]

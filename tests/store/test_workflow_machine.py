@@ -239,7 +239,7 @@ class RunLife(RuleBasedStateMachine):
             return
         if job.ended is not None:  # whoever waits for this step is told that it has failed
             if admitted is not None:
-                self.database.run(lambda tx: following.forget(tx, job.id, job.attempt))
+                self.database.run(lambda tx: following.forget(tx, admitted))
             return
         assert self.model.deliver(name or "", job.attempt, self.now) == (admitted is not None)
         if admitted is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 from celery_tm.domain.job import JobState
 
+from .parts import FAULT, LOSS, SYSTEM, TIME, Step
 from .promises import broken_promise, is_settled
-from .steps import SYSTEM, TIME, Protocol
+from .steps import Protocol
 from .world import Rules, Setting, World
 
 Move = tuple[JobState | None, JobState | None]
@@ -38,6 +41,10 @@ class Walk:
 
     def go(self) -> Verdict:
         """Walk until a promise breaks, or there is nothing new; then see whether everything can, and will, be settled."""
+        with _without_collector():
+            return self._go()
+
+    def _go(self) -> Verdict:
         self._number(self.setting.start, "", -1)
         todo = deque([0])
         while todo:
@@ -45,15 +52,23 @@ class Walk:
             world = self.verdict.worlds[here]
             if why := broken_promise(self.setting, world):
                 return self._end(why, here)
-            for name, kind, after in self.protocol.steps(world):
+            for name, kind, after in self._steps(world):
                 there = self.numbers.get(after)
                 if there is None:
                     there = self._number(after, name, here)
                     todo.append(there)
                 self.next[here].append((kind, there))
-                self._note_moves(world, after)
+                if kind != LOSS:  # that is no move of the protocol
+                    self._note_moves(world, after)
         self.verdict.transitions = sum(map(len, self.next))
         return self._settles() or self._calms_down() or self.verdict
+
+    def _steps(self, world: World) -> Iterable[Step]:
+        steps = self.protocol.steps(world)
+        if not self.setting.calm:
+            return steps
+        found = [step for step in steps if step.kind != FAULT]
+        return [step for step in found if step.kind != TIME] or found
 
     def _number(self, world: World, name: str, before: int) -> int:
         number = self.numbers[world] = len(self.verdict.worlds)
@@ -126,7 +141,18 @@ class Walk:
         return done or [there for kind, there in steps if kind == TIME]
 
 
-@cache
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let nobody look for circles among the many small values, which have none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def check(setting: Setting, rules: Rules) -> Verdict:
     """Walk through a world of some size, by some rules."""
     return Walk(setting, rules).go()

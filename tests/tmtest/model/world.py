@@ -1,4 +1,4 @@
-"""What the model is made of: rows, messages, bodies and beats, and the rules by which they move.
+"""What the model is made of: rows, messages, bodies and beats, how big it is, and the rules by which they move.
 
 Moves of a row are looked up in `celery_tm.domain.job.NEXT`, and what follows a failed try is asked of
 `celery_tm.domain.retry.after_failure`, so that the model and the code cannot drift apart.
@@ -28,6 +28,7 @@ class Row(NamedTuple):
     lease: int = 0
     stop: bool = False  # somebody asked it to stop
     ended: bool = False  # only what follows is left
+    who: int = 0  # was let in: only after a lost start, or a revival, may two have been let in for one attempt
 
 
 class Body(NamedTuple):
@@ -36,12 +37,13 @@ class Body(NamedTuple):
     job: int
     attempt: int
     phase: str = "runs"
+    who: int = 0
     healthy: bool = True  # it renews its lease in time
     renew: int = 0  # until it does
 
 
 class Beat(NamedTuple):
-    """What a beat has in mind: to send a message, or to put back what it saw overdue."""
+    """What a beat has in mind: to send a message, or to put back what it saw overdue; or somebody else, to revoke a call."""
 
     what: str
     job: int
@@ -52,10 +54,13 @@ class Past(NamedTuple):
     """What has become of a job so far."""
 
     endings: tuple[str, ...] = ()
-    let_in: int = 0  # the attempts that were begun, as bits
+    let_in: int = 0  # the attempts whose body was begun, as bits
     effects: int = 0  # what its body wrote for good
+    sent: int = 0  # the attempts that were sent, as bits, where nothing goes wrong
     is_asked: bool = False  # it was deferred, or called
+    letter: int = 0  # the attempt it was buried at, while a person may revive it
     revived: bool = False
+    lost: bool = False  # the database has lost a start
 
 
 class World(NamedTuple):
@@ -135,21 +140,26 @@ class Setting:
     beats: int = 1
     tries: int = 3
     in_broker: int = 2
+    calm: bool = False  # nothing goes wrong and nobody is slow; else anything may, and anybody
     timed: bool = False  # else a lease may end, and a backoff be over, at any moment
     lease: int = 2
     renew_every: int = 1
     dispatch_lease: int = 2
     cancels: bool = False  # people cancel, and replace what waits by something later
     hand_backs: int = 0  # how often a worker that stops gives back what it has
-    shares_key: bool = False  # the jobs have one key; the others are deferred sooner or later, and what is buried is revived
+    shares_key: bool = False  # the jobs have one key; the others are deferred, or called, sooner or later
+    revives: bool = False  # people revive what was buried, once
     direct: frozenset[int] = frozenset()  # jobs that are calls without a row
-    follows: bool = False  # the second job is a call that follows the first one's success
-    next_step: bool = False  # the second job is the step after the first
+    follows: bool = False  # the second job is a call that follows the first one's success, or its failure
+    next_step: bool = False  # the second job is the step after the first, or what its body calls
+    crashes: bool = False  # the database crashes, and what is not on its disk is lost
+    fails_over: bool = False  # to a database that was a moment behind: a start may be lost
 
     @property
     def last_attempt(self) -> int:
         """Return an attempt that no job goes beyond."""
-        return self.tries + self.hand_backs + (2 if self.follows else 0) + (self.tries if self.shares_key else 0)
+        lives = 1 + self.revives + self.cancels  # who replaces what waits for its next try gives it all of them again
+        return self.tries * lives + self.hand_backs + (2 if self.follows else 0)
 
     @property
     def start(self) -> World:
@@ -165,12 +175,16 @@ class Rules:
     """The guards of the protocol; each can be taken away."""
 
     fencing: bool = True  # what ends an attempt names the attempt
+    fenced_by_worker: bool = True  # and who was let in for it
     attempt_in_gate: bool = True  # a message gets in only for the present attempt
     gate_refuses_running: bool = True
     gate_asks_the_time: bool = True
     gate_asks_the_key: bool = True
     gate_asks_the_record: bool = True  # a call that has no row gets in only if none of its attempts is recorded
+    call_asks_last: bool = True  # for key and record when its row is inserted, not before
+    gate_waits_for_the_disk: bool = True
     finish_needs_row: bool = True  # no row found: nothing is written
+    finish_needs_owed: bool = True  # a row of which only what follows is left is not ended again
     sweeper: bool = True
     sweep_asks_again: bool = True  # what was seen overdue is put back only if it is still the same attempt, and overdue
     sweep_asks_the_lease: bool = True
@@ -181,6 +195,7 @@ class Rules:
     retry_counts: bool = True  # the next try has another attempt number
     retry_asks_for_a_cancel: bool = True
     cancel_spares_what_runs: bool = True
+    revoke_holds_the_id: bool = True  # who revokes a call that was not seen keeps its row from being inserted meanwhile
     key_with_success: bool = True  # in one transaction
     effect_with_success: bool = True
     step_with_success: bool = True
