@@ -49,7 +49,18 @@ class LeaseKeeper:
         """Stop renewing: these attempts have ended."""
         with self._lock:
             for context in contexts:
-                self._running.pop((context.id, context.attempt), None)
+                self._forget(context)
+
+    def _forget(self, context: JobContext) -> bool:
+        """Hold this one no more; False if it was not held. The caller has the lock.
+
+        Its name alone would not do: what hands on an end and a job that was revived may have the same attempt.
+        """
+        name = context.id, context.attempt
+        if self._running.get(name) is not context:
+            return False
+        del self._running[name]
+        return True
 
     def has_lost(self, context: JobContext) -> bool:
         """Say whether an attempt that had to wait for others is no longer ours, as far as can be told."""
@@ -110,8 +121,8 @@ class LeaseKeeper:
 
     def _lost(self, context: JobContext) -> None:
         with self._lock:
-            still_running = self._running.pop((context.id, context.attempt), None)
-        if still_running is not None and not context.finishing:  # else its row is gone for a good reason
+            still_running = self._forget(context)
+        if still_running and not context.finishing:  # else its row is gone for a good reason
             context.lose_lease()
 
 

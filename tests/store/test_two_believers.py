@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import null, update
+from sqlalchemy import null, select, update
 from tmtest.ledger import claim
 from tmtest.rows import all_rows
 
@@ -24,6 +24,7 @@ from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import following, jobs, tables
 from celery_tm.worker import gate, recorder
 from celery_tm.worker.context import JobContext
+from celery_tm.worker.lease import LeaseKeeper
 
 LEASE = timedelta(seconds=30)
 WRONG = Failure(error="ValueError: it did not work")
@@ -103,6 +104,25 @@ def test_nor_does_it_let_go_what_another_is_to_hand_on(tm: TimeManagement) -> No
 
     assert not tm.installation.database.run(lambda tx: following.forget(tx, stale))
     assert tm.installation.database.run(lambda tx: following.forget(tx, fresh))
+
+
+def test_in_one_process_the_end_of_one_does_not_stop_the_renewals_of_the_other(tm: TimeManagement) -> None:
+    stale, fresh = two_believers(tm, defer(tm.app.tasks["effect"].s(1), app=tm.app).id)
+    keeper, one, other = LeaseKeeper(tm.installation), JobContext(stale, tm.installation), JobContext(fresh, tm.installation)
+    keeper.hold(one)
+    keeper.hold(other)
+    keeper.let_go(one)
+    before = lease_of(tm)
+
+    keeper.renew_all()
+    keeper.let_go(other)
+    assert lease_of(tm) > before
+
+
+def lease_of(tm: TimeManagement) -> datetime:
+    """Return until when the one job is leased."""
+    with tm.installation.database.transaction(write=False) as tx:
+        return tx.execute(select(tables.job.c.lease_until)).scalar_one()
 
 
 @pytest.mark.parametrize("end", ["succeeds", "fails", "fails for good", "stops"])
