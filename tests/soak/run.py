@@ -137,7 +137,7 @@ def _samples(plan: Plan, stand: Stand, folder: Path, tell: Callable[[str], None]
             work.tidy()
             due["tidy"] += 30
         if now >= due["kill"]:
-            running["killed worker"].kill()
+            running["killed worker"].close()  # and its log, else our own handles grow
             running["killed worker"] = _worker(stand, "killed", wait=False)
             due["kill"] += plan.kill_every
         time.sleep(max(0.0, min(due.values()) - time.monotonic()))
