@@ -32,7 +32,7 @@ def example(kind: type[TmError], *, bare: bool = False) -> TmError:
 def _fact(number: int, name: str, annotation: str) -> Any:
     if "Mapping" in annotation:
         return {f"{name}-fact": ("'mine'", "'theirs'")}
-    return number if "int" in annotation else f"{name}-fact"
+    return number if annotation in ("int", "float") else f"{name}-fact"
 
 
 def words_of(fact: Any) -> list[str]:
@@ -85,7 +85,7 @@ def test_an_errors_text_holds_each_of_its_facts(kind: type[TmError]) -> None:
 
 HINTS = ("run `", "shows them", "did you mean", "check ", "read it again", "pass ", "change it with", "use ", "import its",
          "lists them", "cancel that job", "Point tm_database_url", "may have been pruned", "has taken over", "remedy-fact",
-         "pip install")  # fmt: skip
+         "pip install", "let tm_database_url name")  # fmt: skip
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=name_of)
