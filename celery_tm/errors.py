@@ -403,6 +403,14 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
+def said(value: object) -> str:
+    """Return what an object says of itself; one that cannot say anything is named by its class."""
+    try:
+        return str(value)
+    except Exception:  # a body's own error may be broken in any way
+        return f"<{type(value).__name__}>"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was probably meant to be."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -238,6 +238,11 @@ def report_progress(tx: Transaction, one: Job, message: str) -> bool:
     return tx.execute(update(job).where(held_by(one)).values(progress=message)).rowcount == 1
 
 
+def is_held(tx: Transaction, one: Job) -> bool:
+    """Say whether a running attempt is still its worker's."""
+    return tx.execute(select(job.c.id).where(held_by(one))).first() is not None
+
+
 def remove_running(tx: Transaction, one: Job) -> bool:
     """End a running attempt's job: the row goes. False: the lease was lost, and nothing may be written."""
     return tx.execute(delete(job).where(held_by(one))).rowcount == 1
