@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites chaos counted docs screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: audit bench bench-quick celery-suites chaos counted docs screenshots run lint soak test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,6 +37,10 @@ chaos: export PYTHONPATH := tests
 chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then the verdict; MINUTES=30 PAIR=… SEED=… ARGS=…
 	$(BIN)/python -m faults.run --minutes $(or $(MINUTES),30) --pair $(or $(PAIR),postgresql+redis) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+soak: export PYTHONPATH := tests
+soak: $(STAMP)   ## hours of low load, watched for what grows; HOURS=4 PAIR=… ARGS=…
+	$(BIN)/python -m soak.run --hours $(or $(HOURS),4) --pair $(or $(PAIR),postgresql+redis) $(ARGS)
+
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"
 
@@ -52,8 +56,12 @@ lint: $(STAMP)   ## format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint      ## the same, and the fast tests
+check: lint audit ## the same, the audit, and the fast tests
 	$(MAKE) test-fast
+
+audit: export PYTHONPATH := tests
+audit: $(STAMP)  ## whether the packages it runs on fit together, and whether any has a known vulnerability
+	$(BIN)/python -m audit.run
 
 celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
 	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)
