@@ -22,7 +22,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     null,
     or_,
     select,
@@ -238,11 +237,6 @@ def report_progress(tx: Transaction, one: Job, message: str) -> bool:
     return tx.execute(update(job).where(held_by(one)).values(progress=message)).rowcount == 1
 
 
-def is_held(tx: Transaction, one: Job) -> bool:
-    """Say whether a running attempt is still its worker's."""
-    return tx.execute(select(job.c.id).where(held_by(one))).first() is not None
-
-
 def remove_running(tx: Transaction, one: Job) -> bool:
     """End a running attempt's job: the row goes. False: the lease was lost, and nothing may be written."""
     return tx.execute(delete(job).where(held_by(one))).rowcount == 1
@@ -402,8 +396,3 @@ def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> 
         return None
     row = tx.update_one(job, existing.id, update(job).where(job.c.attempt == existing.attempt, IS_PENDING).values(change))
     return read_job(row) if row else None
-
-
-def count_by_state(tx: Transaction) -> dict[str, int]:
-    """Return how many jobs are in each state."""
-    return {row[0]: row[1] for row in tx.execute(select(job.c.state, func.count()).group_by(job.c.state))}

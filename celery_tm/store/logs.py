@@ -48,6 +48,12 @@ def write_all(tx: Transaction, execution: str, lines: Sequence[tuple[str, str]])
         tx.insert_all(tables.log, [{"execution": execution, "at": now, "level": one, "message": said} for one, said in some])
 
 
+def write_all_if_held(tx: Transaction, one: Job, lines: Sequence[tuple[str, str]]) -> None:
+    """Write lines of a running attempt; one that has lost its lease has nothing more to say."""
+    if tx.execute(select(tables.job.c.id).where(held_by(one))).first() is not None:
+        write_all(tx, execution_id(one.id, one.attempt), lines)
+
+
 def write_if_held(tx: Transaction, one: Job, level: str, message: str) -> None:
     """Write one line of a running attempt; one that has lost its lease has nothing more to say."""
     log = tables.log

@@ -94,5 +94,5 @@ def _written(tx: Any, job: Job, lines: Sequence[tuple[str, str]], progress: str 
         logs.write_all(tx, execution_id(job.id, job.attempt), lines)
     elif len(lines) == 1:
         logs.write_if_held(tx, job, *lines[0])
-    elif jobs.is_held(tx, job):
-        logs.write_all(tx, execution_id(job.id, job.attempt), lines)
+    else:
+        logs.write_all_if_held(tx, job, lines)
