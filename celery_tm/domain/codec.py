@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils.json import JSONEncoder, dumps, loads
 
-from ..errors import InvalidValue, said, shown
+from ..errors import InvalidValue, said
 
 MAX_BYTES = 1_000_000
 EMPTY = {"[]": list, "{}": dict}  # what most jobs have: not worth a parser
@@ -36,7 +36,7 @@ def _read_back(text: str, field: str) -> None:
     try:
         loads(text)
     except Exception as error:
-        raise InvalidValue(field, f"a '__type__' in it cannot be read back ({error})", _REMEDY) from None
+        raise InvalidValue(field, f"a '__type__' in it cannot be read back ({type(error).__name__})", _REMEDY) from None
 
 
 _REMEDY = "pass plain values, or an id that the task looks up"
@@ -60,7 +60,7 @@ def dumped(value: Any) -> str:
 
 
 def _culprit(value: Any, path: str) -> str:
-    """Walk down to the first part that cannot be encoded."""
+    """Walk down to the first part that cannot be encoded. What it is is told, not its value: it may be a secret."""
     try:
         for name, item in _items(value):
             try:
@@ -71,7 +71,7 @@ def _culprit(value: Any, path: str) -> str:
                 return _culprit(item, f"{path}[{name!r}]")
     except Exception:  # a mapping that cannot be looked into
         return path
-    return f"{path} = {shown(value)}"
+    return f"{path} = {repr(value) if isinstance(value, float) else f'<{type(value).__name__}>'}"
 
 
 def _items(value: Any) -> Any:

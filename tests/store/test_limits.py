@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from celery_tm import Task, TimeManagement, current_job, defer, defer_many
 from celery_tm.domain.codec import MAX_BYTES
 from celery_tm.domain.definition import MAX_DEFINITION
 from celery_tm.domain.execution import MAX_ERROR, MAX_LINES, MAX_MESSAGE, MAX_SHOWN_RESULT, MAX_TRACEBACK, Outcome
+from celery_tm.domain.ids import new_id
 from celery_tm.domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_SCOPE, MAX_TASK, MAX_WORKER
 from celery_tm.errors import InvalidValue
 from celery_tm.installation import Installation, worker_name
 from celery_tm.store import tables
+from celery_tm.store.database import Database
+from celery_tm.store.insertion import insert_one
 from celery_tm.worker.reports import AT_ONCE, LAST_LINE
 
 LONG = "five megabytes " * 350_000
@@ -122,6 +126,14 @@ def test_many_jobs_with_long_arguments_are_written_at_once(tm: TimeManagement) -
     calls = [tm.app.tasks["effect"].s(text) for _ in range(20)]  # a packet of MySQL holds 16 of them
     handles = defer_many(calls, delay="1h")
     assert {len(tm.job(handle.id).job.args or "") for handle in handles} == {MAX_BYTES}  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_stored_is_refused_in_our_words_and_the_connection_goes_on(database: Database) -> None:
+    draft = {"id": new_id(), "task": "effect", "args": "[]", "delay": timedelta(0), "original_delay": timedelta(0)}
+    for alone in (True, False):
+        with pytest.raises(InvalidValue, match="value: 1,000,009 characters"):
+            database.run(lambda tx: insert_one(tx, draft | {"scope": {"a": "x" * MAX_BYTES}}, fresh=True), alone=alone)
+    assert database.run(lambda tx: insert_one(tx, draft, fresh=True), alone=True) is not None
 
 
 def test_a_task_whose_name_is_too_long_is_refused_when_it_is_made(app: Celery) -> None:
