@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites chaos counted crash-points docs screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: audit bench bench-quick celery-suites chaos counted crash-points docs screenshots run lint soak test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -40,6 +40,10 @@ chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then
 crash-points: $(STAMP)  ## write the list of all points at which a process is killed in tests anew; needs PostgreSQL and MariaDB
 	PYTHONPATH=tests $(BIN)/python -m tmtest.crash_list
 
+soak: export PYTHONPATH := tests
+soak: $(STAMP)   ## hours of low load, watched for what grows; HOURS=4 PAIR=… ARGS=…
+	$(BIN)/python -m soak.run --hours $(or $(HOURS),4) --pair $(or $(PAIR),postgresql+redis) $(ARGS)
+
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"
 
@@ -55,8 +59,12 @@ lint: $(STAMP)   ## format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint      ## the same, and the fast tests
+check: lint audit ## the same, the audit, and the fast tests
 	$(MAKE) test-fast
+
+audit: export PYTHONPATH := tests
+audit: $(STAMP)  ## whether the packages it runs on fit together, and whether any has a known vulnerability
+	$(BIN)/python -m audit.run
 
 celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
 	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)

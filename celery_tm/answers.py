@@ -21,7 +21,8 @@ def revoked(task: Any, request: Any, *, reason: str = "revoked") -> bool:
     try:
         task.backend.mark_as_revoked(request.id, reason, request=request, store_result=not task.ignore_result)
     except Exception as error:  # whatever a backend raises
-        logger.warning("%s[%s] was revoked, but its result does not say so: %s", task.name, request.id, error)
+        told = Installation.of(task.app).hidden(error)
+        logger.warning("%s[%s] was revoked, but its result does not say so: %s", task.name, request.id, told)
         return False
     return True
 

@@ -14,7 +14,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.saferepr import saferepr
 
-from .domain.job import checked_timeout
+from .domain.job import MAX_WORKER, checked_timeout, fitted
 from .domain.planning import TaskDefaults
 from .domain.redaction import Redaction, names_of
 from .domain.retry import Proportional, RetryPolicy, read_policy, write_policy
@@ -132,6 +132,11 @@ def _plain(conf: Any) -> dict[str, Any]:
         if plain.startswith("tm_"):
             found[plain] = conf[name]
     return found
+
+
+def worker_name(hostname: str | None, pid: int) -> str:
+    """Return the name that a process of a worker has at the gate."""
+    return fitted(f"{hostname or 'local'}:{pid}", MAX_WORKER)
 
 
 def node_name(kind: str) -> str:

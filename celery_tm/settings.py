@@ -21,18 +21,20 @@ COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` 
 FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
 
 
-def _setting(default: Any, about: str, kind: str) -> Any:
+def _setting(default: Any, about: str, kind: str, *, repr: bool = True) -> Any:
     metadata = {"about": about, "kind": kind}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=repr)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How this installation behaves."""
 
-    tm_database_url: str = _setting(DEFAULT_URL, "SQLAlchemy URL of the database that keeps the jobs", "text")
+    tm_database_url: str = _setting(
+        DEFAULT_URL, "SQLAlchemy URL of the database that keeps the jobs", "text", repr=False
+    )  # with its password
     tm_schema: str | None = _setting(None, "schema of the tables (PostgreSQL), e.g. time_management", "identifier")
     tm_auto_upgrade: bool | None = _setting(
         None, "upgrade the tables on first use; unset: only for SQLite, never for a server", "flag"

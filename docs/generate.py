@@ -1,4 +1,5 @@
-"""Writes the pages that only repeat what the code says: states, settings, errors, events, metrics, tables and commands.
+"""Writes the pages that only repeat what the code says: states, settings, errors, events, metrics, tables, limits,
+rights and commands.
 
 `python docs/generate.py` writes them; with `--check` it writes nothing, names the pages that are stale and exits with 1.
 What the code cannot say (why an occurrence moves, what a table is for) stands here, and a missing entry is an error.
@@ -18,8 +19,10 @@ from typing import Any
 from generated.api import api_page
 from generated.commands import commands_page
 from generated.json_shapes import json_page
+from generated.limits import limits_page
 from generated.markdown import code, first_line, page, table
 from generated.metrics import metrics_page
+from generated.rights import rights_page
 from sqlalchemy import Boolean, Column, Index, Integer, String, Table, UniqueConstraint
 
 from celery_tm import errors, events
@@ -363,6 +366,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
     "reference/json.md": json_page,
     "reference/api.md": api_page,
+    "reference/limits.md": limits_page,
+    "reference/rights.md": rights_page,
 }
 
 

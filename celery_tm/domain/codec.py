@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils.json import JSONEncoder, dumps, loads
 
-from ..errors import InvalidValue
+from ..errors import InvalidValue, said
 
 MAX_BYTES = 1_000_000
 EMPTY = {"[]": list, "{}": dict}  # what most jobs have: not worth a parser
@@ -22,8 +22,8 @@ def encode(value: Any, *, field: str) -> str:
     """Return `value` as JSON text, or say which part of it is not JSON."""
     try:
         text: str = _encoder.encode(value)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidValue(field, f"{_culprit(value, field)} is not JSON ({error})", _REMEDY) from None
+    except Exception as error:  # an object that says itself how it is JSON may raise anything
+        raise InvalidValue(field, f"{_culprit(value, field)} is not JSON ({said(error)})", _REMEDY) from None
     if '"__type__"' in text:
         _read_back(text, field)
     if len(text) > MAX_BYTES:
@@ -36,7 +36,7 @@ def _read_back(text: str, field: str) -> None:
     try:
         loads(text)
     except Exception as error:
-        raise InvalidValue(field, f"a '__type__' in it cannot be read back ({error})", _REMEDY) from None
+        raise InvalidValue(field, f"a '__type__' in it cannot be read back ({type(error).__name__})", _REMEDY) from None
 
 
 _REMEDY = "pass plain values, or an id that the task looks up"
@@ -60,16 +60,21 @@ def dumped(value: Any) -> str:
 
 
 def _culprit(value: Any, path: str) -> str:
-    """Walk down to the first part that cannot be encoded."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    for name, item in items:
-        try:
-            dumps(item, allow_nan=False)
-        except (TypeError, ValueError, OverflowError):
-            return _culprit(item, f"{path}[{name!r}]")
-        except RecursionError:
-            break
+    """Walk down to the first part that cannot be encoded. What it is is told, not its value: it may be a secret."""
     try:
-        return f"{path} = {repr(value)[:80]}"
-    except Exception:  # nested too deeply, or an object that cannot even be shown
+        for name, item in _items(value):
+            try:
+                dumps(item, allow_nan=False)
+            except RecursionError:
+                break
+            except Exception:
+                return _culprit(item, f"{path}[{name!r}]")
+    except Exception:  # a mapping that cannot be looked into
         return path
+    return f"{path} = {repr(value) if isinstance(value, float) else f'<{type(value).__name__}>'}"
+
+
+def _items(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()

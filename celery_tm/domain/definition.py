@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from ..errors import InvalidValue, NoInstantLeft, nearest
 from .calendar import closures_of
+from .codec import dumped
 from .dst import Fold, Gap, wall_to_utc
 from .job import MAX_NAME, checked_actor, checked_text
 from .overlap import TAKING_TURNS, Overlap
@@ -210,6 +211,7 @@ def _loaded(kind: str, expression: str, zone: str, gap: Gap, fold: Fold | None, 
 TIMING = frozenset({
     "schedule_kind", "schedule", "timezone", "gap", "fold", "starts_at", "ends_at", "excluded", "calendars", "max_runs",
 })  # fmt: skip
+MAX_DEFINITION = 950_000  # characters of JSON, of all that is stated: a version keeps it as one text
 COLUMNS = tuple(f.name for f in fields(Definition) if f.name != "closed")
 Calendars = Mapping[str, tuple[str, ...]]
 
@@ -287,10 +289,17 @@ def _refuse_contradictions(definition: Definition) -> None:
             "use recovery='bounded' with them, or set recovery_count and recovery_within to None",
         )
     _refuse_contradictory_steps(definition)
+    _refuse_length(definition)
     if definition.concurrency_key and definition.overlap in TAKING_TURNS:
         raise InvalidValue(
             "concurrency_key", f"overlap={str(definition.overlap)!r} has a lane of its own", "use overlap='allow' or 'skip'"
         )
+
+
+def _refuse_length(definition: Definition) -> None:
+    if (size := len(dumped(stated(definition)))) > MAX_DEFINITION:
+        problem = f"{definition.name!r} has {size:,} characters of JSON in all"
+        raise InvalidValue("definition", problem, f"stay within {MAX_DEFINITION:,}, pass ids that the task looks up")
 
 
 def _refuse_contradictory_steps(definition: Definition) -> None:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import overload
 
+from ..errors import said
 from .job import Source, Status
 
-MAX_ERROR = 2_000
+MAX_ERROR = 2_000  # characters, as all of these: what is longer keeps its two ends, and says how much is missing
 MAX_TRACEBACK = 40_000
+MAX_FRAMES = 2_000  # of a traceback, the last ones: more would take seconds to write, and be cut anyway
 MAX_MESSAGE = 2_000
+MAX_LINES = 10_000  # that a body keeps with one execution, progress among them
+MAX_SHOWN_RESULT = 1_000  # of a result that a key cannot keep, as it shows itself
 LOG_LEVELS = ("debug", "info", "warning", "error")  # of the lines that a body keeps; progress is marked as such
 
 
@@ -83,11 +88,17 @@ class Failure:
         return cls(error=why, outcome=Outcome.ORPHANED)
 
 
+@overload
+def cut(text: str, limit: int) -> str: ...
+@overload
+def cut(text: None, limit: int) -> None: ...
+@overload
+def cut(text: str | None, limit: int) -> str | None: ...
 def cut(text: str | None, limit: int) -> str | None:
     """Keep both ends of a text that is too long, and drop what no database stores."""
     if text is None:
         return None
-    text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    text = said(text).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
     if len(text) <= limit:
         return text
     half = (limit - 20) // 2

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 from ..clock import parse_duration
@@ -22,6 +23,8 @@ MAX_ENTITY = 200
 MAX_TASK = 255
 MAX_ID = 155
 MAX_NAME = 100  # of a definition
+MAX_SCOPE = 10_000  # characters of JSON: it is for ids
+MAX_WORKER = 255
 
 
 class JobState(StrEnum):
@@ -175,6 +178,11 @@ def checked_text(value: Any, *, field: str, limit: int, remedy: str = "") -> str
     if value != value.strip() or not value.isprintable():
         raise InvalidValue(field, f"{value!r} has blanks at its ends or characters that cannot be seen", "remove them")
     return value
+
+
+def fitted(name: str, limit: int) -> str:
+    """Return a name that fits: one that is too long ends with what tells it from others that begin alike."""
+    return name if len(name) <= limit else f"{name[: limit - 13]} {sha256(name.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def checked_actor(value: Any) -> str | None:

@@ -17,6 +17,7 @@ from .records import (
     StaleVersion,
     StepResultMissing,
 )
+from .saying import nearest, said, shown
 from .statements import (
     InvalidValue,
     NoInstantLeft,
@@ -29,8 +30,6 @@ from .statements import (
     UnknownStep,
     UnknownTask,
     UnknownTimeZone,
-    nearest,
-    shown,
 )
 from .surroundings import (
     OUT_OF_REACH,
@@ -86,5 +85,6 @@ __all__ = [
     "UnknownTask",
     "UnknownTimeZone",
     "nearest",
+    "said",
     "shown",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 
 class TmError(Exception):
     """The base of every error celery_tm raises on purpose."""
@@ -101,18 +98,3 @@ class UnknownHook(UnknownName):
 
     def where(self) -> str:
         return "check that a module which the workers import registers it with @tm.hook"
-
-
-def shown(value: object) -> str:
-    """Return a value as an error may show it: short, and whatever it is."""
-    try:
-        text = repr(value)
-    except Exception:  # a number too long to write, an object that cannot be shown
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was probably meant to be."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return close[0] if close else None

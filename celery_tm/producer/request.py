@@ -21,6 +21,7 @@ from ..domain.job import (
     MAX_ENTITY,
     MAX_ID,
     MAX_KEY,
+    MAX_SCOPE,
     MAX_TASK,
     Job,
     Slot,
@@ -330,7 +331,10 @@ def _lane(task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Ma
 def _scope(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
         raise InvalidValue("scope", f"{shown(value)} is not a mapping of ids", "pass e.g. scope={'tenant_id': 7}")
-    return dict(value)
+    scope = dict(value)
+    if (size := len(encode(scope, field="scope"))) > MAX_SCOPE:
+        raise InvalidValue("scope", f"{size:,} characters are too many", f"stay within {MAX_SCOPE:,}, it is for ids")
+    return scope
 
 
 def _expiry(value: Any, now: datetime) -> dict[str, datetime]:

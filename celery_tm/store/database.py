@@ -306,7 +306,7 @@ class Database:
 
     def _refuse_reader(self, error: DBAPIError) -> None:
         if self.dialect.is_read_only(error):
-            raise DatabaseReadOnly(self.safe_url, _first_line(error.orig)) from error
+            raise DatabaseReadOnly(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
 
     def dispose(self) -> None:
         """Close this process' connections."""

@@ -22,7 +22,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     null,
     or_,
     select,
@@ -375,8 +374,3 @@ def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> 
         return None
     row = tx.update_one(job, existing.id, update(job).where(job.c.attempt == existing.attempt, IS_PENDING).values(change))
     return read_job(row) if row else None
-
-
-def count_by_state(tx: Transaction) -> dict[str, int]:
-    """Return how many jobs are in each state."""
-    return {row[0]: row[1] for row in tx.execute(select(job.c.state, func.count()).group_by(job.c.state))}

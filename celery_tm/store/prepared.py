@@ -8,6 +8,7 @@ somebody listens to the engine's events, statements take the usual way, so that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Executable
@@ -75,10 +76,14 @@ class Text:
         process = self._into.get(name)
         return value if process is None else process(value)
 
-    def run(self, cursor: Any, values: Mapping[str, Any]) -> list[Row]:
-        """Run the statement and return its rows; where it gives back none, one that says how many it changed."""
+    def given(self, values: Mapping[str, Any]) -> Any:
+        """Return the values as the driver takes them; one that cannot be stored is refused here."""
         given = self._fixed | {name: self._bound(name, value) for name, value in values.items()}
-        cursor.execute(self.text, given if self._order is None else [given[name] for name in self._order])
+        return given if self._order is None else [given[name] for name in self._order]
+
+    def run(self, cursor: Any, given: Any) -> list[Row]:
+        """Run the statement and return its rows; where it gives back none, one that says how many it changed."""
+        cursor.execute(self.text, given)
         if not self._returns:
             return [(cursor.rowcount,)]
         if self._out_of is None:
@@ -133,9 +138,10 @@ def _wrapped(error: Any, driver: Driver, statement: str | None, *, is_gone: bool
 def run_raw(connection: Connection | Bare, text: Text, values: Mapping[str, Any]) -> list[Row]:
     """Run a statement past SQLAlchemy's machinery; errors come, and end a broken connection, as they do with it."""
     driver, pooled = connection.dialect, connection.connection
+    given = text.given(values)
     cursor = pooled.cursor()
     try:
-        return text.run(cursor, values)
+        return text.run(cursor, given)
     except driver.loaded_dbapi.Error as error:
         is_gone = driver.is_disconnect(error, pooled.dbapi_connection, cursor)
         if is_gone:
@@ -145,4 +151,5 @@ def run_raw(connection: Connection | Bare, text: Text, values: Mapping[str, Any]
         connection.invalidate()
         raise
     finally:
-        cursor.close()
+        with suppress(driver.loaded_dbapi.Error):  # of a connection that was thrown away, which would hide why
+            cursor.close()

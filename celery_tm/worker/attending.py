@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from celery.signals import celeryd_after_setup, worker_process_init, worker_ready, worker_shutdown
 
 from .. import events
+from ..domain.job import MAX_WORKER, fitted
 from ..errors import RightMissing
 from ..installation import Installation
 from ..store import nodes
@@ -107,7 +108,7 @@ def _ready(sender: Any = None, **_: Any) -> None:
         from ..metrics.serving import serve_worker
 
         serve_worker(installation)
-    attendance = _attendances[sender.app] = Attendance(installation, sender.hostname)
+    attendance = _attendances[sender.app] = Attendance(installation, fitted(sender.hostname, MAX_WORKER))
     attendance.begin()
 
 

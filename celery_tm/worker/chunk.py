@@ -65,6 +65,7 @@ class Collector:
 
     def add(self, context: JobContext, result: Any) -> Any:
         """Take a success."""
+        context.flush()
         context.settled = context.finishing = True
         with self._lock:
             self._done[context.id] = (context, result)

@@ -10,19 +10,17 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from ..domain.execution import LOG_LEVELS, MAX_MESSAGE, cut
+from ..domain.execution import LOG_LEVELS, MAX_ERROR, MAX_MESSAGE, cut
 from ..domain.ids import execution_id
 from ..domain.job import Job
-from ..errors import InvalidValue, TmError, nearest, shown
+from ..errors import InvalidValue, TmError, nearest, said, shown
 from ..installation import Installation
-from ..store import jobs, logs
 from ..store.body import BodyTransaction
 from ..telling import tell_lost
+from .reports import Reports
 from .results import results_of
 
 logger = logging.getLogger(__name__)
-
-PROGRESS_EVERY = 0.2  # seconds between two writes of progress; what comes faster is kept and written later
 
 _current: ContextVar[JobContext | None] = ContextVar("celery_tm_job", default=None)
 
@@ -50,8 +48,7 @@ class JobContext:
         self.leased_until = math.inf  # by this process' own measure of time, never later than the database's
         self._stop = False
         self._lost = False
-        self._unwritten: str | None = None
-        self._written_at = 0.0
+        self._reports = Reports(job, self._write)
         self._began: float | None = None
 
     @property
@@ -143,38 +140,31 @@ class JobContext:
 
     def report_success(self, message: str | None = None) -> None:
         """Keep a message with the record of success."""
-        self.success_message = message or self.success_message
+        if message is not None:
+            self.success_message = cut(said(message), MAX_MESSAGE) or self.success_message
 
     def report_failure(self, error: str | BaseException) -> None:
         """Count this attempt as failed when the body returns, as if it had raised."""
-        self.failure_message = str(error) or type(error).__name__
+        self.failure_message = cut(said(error), MAX_ERROR) or type(error).__name__
 
     def report_progress(self, message: str) -> None:
         """Show how far the work has come. Written at most a few times a second; a database that is away is no failure."""
-        self.progress = self._unwritten = cut(str(message), MAX_MESSAGE)
-        if time.monotonic() - self._written_at >= PROGRESS_EVERY:
-            self.flush()
+        self.progress = self._reports.progress(message)
 
     def log(self, message: str, *, level: str = "info") -> None:
-        """Keep a line with this execution, marked "debug", "info", "warning" or "error"."""
+        """Keep a line with this execution, marked "debug", "info", "warning" or "error".
+
+        Lines that come faster than the database should hear of them are written together; there is an end to their number.
+        """
         if level not in LOG_LEVELS:
             near = nearest(str(level), LOG_LEVELS)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
-        self._write(lambda tx: logs.write_if_held(tx, self.job, level, str(message)))
+        self._reports.line(level, message)
 
     def flush(self) -> None:
-        """Write the latest progress that is not written yet."""
-        message, self._unwritten = self._unwritten, None
-        if message is None:
-            return
-        self._written_at = time.monotonic()
-
-        def work(tx: Any) -> None:
-            if jobs.report_progress(tx, self.job, message):
-                logs.write(tx, self.execution_id, "progress", message)
-
-        self._write(work)
+        """Write the lines and the latest progress that are not written yet."""
+        self._reports.flush()
 
     def _write(self, work: Any) -> None:
         if self.installation is None:
@@ -217,6 +207,13 @@ def seconds_of(job: Job) -> float | None:
     """Return how long the body of a job that runs here has taken."""
     context = _current.get()
     return context.seconds if context is not None and context.id == job.id else None
+
+
+def flush(job: Job) -> None:
+    """Write what the body of a job that runs here has said, before its end is written: afterwards it has no say."""
+    context = _current.get()
+    if context is not None and context.id == job.id:
+        context.flush()
 
 
 def current_job() -> JobContext:

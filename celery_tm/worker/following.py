@@ -87,7 +87,8 @@ def _send(context: JobContext, sig: Any) -> None:
     except Exception as error:
         if context.ended is None:
             raise
-        logger.warning("what replaces job %s is not sent: %s", context.id, error)
+        assert context.installation is not None
+        logger.warning("what replaces job %s is not sent: %s", context.id, context.installation.hidden(error))
     raise Ignore("replaced by another call")
 
 

@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import TypeVar
 
 from ..domain.codec import encode
-from ..domain.execution import Failure, Outcome
+from ..domain.execution import MAX_ERROR, MAX_FRAMES, MAX_SHOWN_RESULT, MAX_TRACEBACK, Failure, Outcome, cut
 from ..domain.facts import Ended, Fact
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
-from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost
+from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost, said
 from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
@@ -220,9 +220,18 @@ def record_cancelled(installation: Installation, job: Job, *, message: str | Non
 
 
 def failure_of(error: BaseException, *, outcome: Outcome = Outcome.FAILED) -> Failure:
-    """Return an exception as the failure it means."""
-    lines = "".join(traceback.format_exception(error)) if error.__traceback__ else None
-    return Failure(error=f"{type(error).__name__}: {error}", traceback=lines, outcome=outcome)
+    """Return an exception as the failure it means, no longer than what is kept of it, whatever it is."""
+    told = cut(f"{type(error).__name__}: {said(error)}", MAX_ERROR)
+    return Failure(error=told, traceback=cut(_lines_of(error), MAX_TRACEBACK), outcome=outcome)
+
+
+def _lines_of(error: BaseException) -> str | None:
+    if error.__traceback__ is None:
+        return None
+    try:
+        return "".join(traceback.format_exception(error, limit=-MAX_FRAMES))
+    except Exception as broken:  # its end is recorded all the same
+        return f"its traceback cannot be shown: {type(broken).__name__}: {said(broken)}"
 
 
 def _finish(
@@ -241,6 +250,7 @@ def _finish(
     A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
     of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
     """
+    contexts.flush(job)
     told: list[Fact] = []
     work = _noting(work, job, told, seconds)
     if body is not None and body.is_open:
@@ -331,8 +341,15 @@ def _step_result(result: object) -> str | None:
 
 
 def _result_text(result: object) -> str | None:
-    """Return a result as JSON for its key; what is not JSON is kept as its representation."""
+    """Return a result as JSON for its key; of what is not JSON, or too long for it, as much as shows what it was."""
     try:
         return encode(result, field="result")
     except InvalidValue:
-        return encode(repr(result)[:1000], field="result")
+        return encode(cut(_represented(result), MAX_SHOWN_RESULT), field="result")
+
+
+def _represented(result: object) -> str:
+    try:
+        return repr(result)
+    except Exception:  # it is done all the same
+        return f"<{type(result).__name__}>"

@@ -15,7 +15,7 @@ from celery.worker.request import Request as CeleryRequest
 
 from ..domain.execution import Failure, Outcome
 from ..domain.retry import Bury, TryAgain
-from ..installation import Installation
+from ..installation import Installation, worker_name
 from ..publisher import HEADER
 from . import recorder
 from .delivery import REPLACES, is_attempt, read_chunk, read_replaced
@@ -116,7 +116,7 @@ class Request(CeleryRequest):
     def _workers(self) -> frozenset[str]:
         """Return the names that the process which ran this may have at the gate."""
         # gevent's bodies run in this process, and Celery takes the number of their greenlet for a process id.
-        return frozenset(f"{self.hostname}:{pid}" for pid in (self.worker_pid, os.getpid()))
+        return frozenset(worker_name(self.hostname, pid) for pid in (self.worker_pid, os.getpid()))
 
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..domain.codec import decode
+from ..domain.codec import MAX_BYTES, decode
 from ..domain.job import Job
 from ..domain.workflow import StepState
 from ..errors import StepResultMissing
@@ -26,7 +26,7 @@ class Results(Mapping[str, Any]):
         if state is StepState.SUCCEEDED and text is not None:
             return decode(text)
         if state is StepState.SUCCEEDED:
-            why = "is not kept, for it is not JSON or was another job's"
+            why = f"is not kept, for it is not JSON, has more than {MAX_BYTES:,} characters, or was another job's"
         else:
             why = "is not there: no such step" if state is None else f"is not there: the step is {state}"
         raise StepResultMissing(name, why)

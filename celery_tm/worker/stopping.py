@@ -45,7 +45,7 @@ def terminate(installation: Installation, job: Job) -> None:
     try:
         CeleryControl(installation.app).revoke(job.id, terminate=True, destination=[worker])
     except Exception as error:  # it was asked to stop, and its time limit holds
-        logger.warning("job %s could not be terminated: %s", job.id, error)
+        logger.warning("job %s could not be terminated: %s", job.id, installation.hidden(error))
 
 
 def hand_back_if_stopping(contexts: Sequence[JobContext]) -> None:

@@ -88,7 +88,8 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
         )
         write_requests(installation, [Request.of(job, delay=None)], None)
     except Exception as error:  # whatever is wrong with it: plain Celery's way is always open
-        logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), error)
+        told = Installation.of(task.app).hidden(error)
+        logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), told)
         return False
     logger.info("Task %s[%s] waits in the job table until %s", task.name, headers["id"], eta)
     return True

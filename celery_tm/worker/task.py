@@ -20,11 +20,11 @@ from celery.app.autoretry import add_autoretry_behaviour
 from celery.exceptions import Reject, Retry
 
 from ..clock import parse_duration, readable_expiry
-from ..domain.job import checked_concurrency, checked_timeout
+from ..domain.job import MAX_TASK, checked_concurrency, checked_text, checked_timeout
 from ..domain.loads import MAX_CHUNK
 from ..domain.retry import read_policy
 from ..errors import InvalidValue, shown
-from ..installation import Installation
+from ..installation import Installation, worker_name
 from ..publisher import HARD_LIMIT_GRACE, HEADER
 from . import attending, builtin, calling, chunk, delivery, following, running, unknown  # noqa: F401  (some only listen)
 from . import context as contexts
@@ -109,6 +109,8 @@ class Task(celery.Task):
     def on_bound(cls, app: Any) -> None:
         """Give the app the task that comes with this package, and revokes that last."""
         super().on_bound(app)
+        if cls.tm_gated:
+            checked_text(cls.name, field="task", limit=MAX_TASK)
         builtin.register(app, Task)
         make_revokes_durable(app)
 
@@ -128,7 +130,7 @@ class Task(celery.Task):
         """Let the present delivery in, or raise Ignore."""
         contexts.leave()
         installation = Installation.of(self.app)
-        worker = f"{self.request.hostname or 'local'}:{os.getpid()}"
+        worker = worker_name(self.request.hostname, os.getpid())
         if delivery.read_chunk(getattr(self.request, HEADER, None)):
             chunk.enter(delivery.admit_all(self, installation, worker=worker))
             return

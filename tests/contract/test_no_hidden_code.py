@@ -52,7 +52,7 @@ IMPORTED_BY_NAME = {
     "management/importing/sources.py",
 }  # fmt: skip
 STATEMENTS = {"execute", "exec_driver_sql", "text", "literal_column"}
-# Names that an owner states, quoted: of a schema to create, and of a channel to listen to.
+# Names that an owner states, quoted: of a schema to create, and of a channel to listen to; and states handed over as such.
 WRITTEN = {("store/schema.py", "database.schema"), ("store/listening.py", "self._database.channel"),
            ("store/given.py", "ord(mark)"), ("store/insertion.py", "text")}  # fmt: skip
 STATE = re.compile(r"[A-Z]\w+\.[A-Z]+\.value|(state|outcome)\.value")  # of an enum, and written out, see docs/adr/0006

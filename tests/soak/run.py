@@ -1,6 +1,7 @@
 """Runs beats, workers and a low load for minutes or hours, samples what could grow, and gives a verdict for each series.
 
-    PYTHONPATH=tests python -m soak.run --minutes 240
+    make soak HOURS=4
+    PYTHONPATH=tests python -m soak.run --minutes 60 --pair mysql+rabbitmq
 
 Servers are the run's own. One of the two workers is killed and started again every few minutes. In the folder of the run are
 `samples.csv`, `verdict.txt`, `plot.svg` and the logs. The exit code is 1 if something grows that nothing explains.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -58,15 +60,18 @@ class Plan:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the options, run, and say what came of it."""
     parser = argparse.ArgumentParser(prog="soak.run", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--minutes", type=float, required=True)
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--minutes", type=float)
+    length.add_argument("--hours", type=float)
     parser.add_argument("--pair", default=Plan.pair, help="postgresql+redis, mysql+rabbitmq or sqlite+files")
     parser.add_argument("--rate", type=float, default=Plan.rate, help="things asked for in a second")
     parser.add_argument("--every", type=float, help="seconds between samples; as many as make 120 in a run")
     parser.add_argument("--kill-every", type=float, default=Plan.kill_every, help="seconds between deaths of one worker")
     parser.add_argument("--folder", type=Path, help="where results go; a new one in /tmp")
     given = parser.parse_args(arguments)
-    every = given.every or max(2.0, given.minutes * 60 / 120)
-    plan = Plan(minutes=given.minutes, pair=given.pair, rate=given.rate, every=every, kill_every=given.kill_every)
+    minutes = given.hours * 60 if given.minutes is None else given.minutes
+    every = given.every or max(2.0, minutes * 60 / 120)
+    plan = Plan(minutes=minutes, pair=given.pair, rate=given.rate, every=every, kill_every=given.kill_every)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="celery_tm-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     verdicts = soak(plan, folder, tell=lambda line: print(line, flush=True))
@@ -137,28 +142,29 @@ def _samples(plan: Plan, stand: Stand, folder: Path, tell: Callable[[str], None]
             work.tidy()
             due["tidy"] += 30
         if now >= due["kill"]:
-            running["killed worker"].kill()
-            running["killed worker"] = _worker(stand, "killed", wait=False)
+            running["killed worker"].close()  # and its log, else our own handles grow
+            running["killed worker"] = _worker(stand, "killed")
             due["kill"] += plan.kill_every
         time.sleep(max(0.0, min(due.values()) - time.monotonic()))
     tell(f"asked for: {dict(work.asked)}; executions kept at the end: {dict(stand.outcomes())}")
     for name, process in running.items():
         assert process.is_running, f"the {name} has ended:\n{process.text()[-3000:]}"
-        process.stop()
+        os.kill(process.pid, signal.SIGTERM)
+    for process in running.values():
+        process.wait(20)
     watch.close()
 
 
 def _start(stand: Stand) -> dict[str, Process]:
-    return {
-        "beat": stand.beat(),
-        "second beat": stand.beat(),
-        "worker": _worker(stand, "steady"),
-        "killed worker": _worker(stand, "killed"),
-    }
+    workers = {"worker": _worker(stand, "steady"), "killed worker": _worker(stand, "killed")}
+    beats = {"beat": stand.beat(), "second beat": stand.beat()}
+    for worker in workers.values():
+        stand.wait_for_text(worker, "ready.")
+    return beats | workers
 
 
-def _worker(stand: Stand, name: str, *, wait: bool = True) -> Process:
-    return stand.worker("-n", f"{name}@soak", wait=wait)
+def _worker(stand: Stand, name: str) -> Process:
+    return stand.worker("-n", f"{name}@soak", wait=False)
 
 
 def series_of(samples: Sequence[tuple[float, Sample]]) -> list[Series]:

@@ -65,6 +65,19 @@ def test_the_table_and_the_plot_name_what_grows_first() -> None:
     assert "a &lt;soak&gt;" in draw(verdicts, title="a <soak>")
 
 
+def test_a_few_seconds_on_files_are_sampled_judged_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    said: list[str] = []
+    plan = Plan(minutes=4 / 60, every=0.5, kill_every=2, pair="sqlite+files")
+    names = {verdict.series.name for verdict in soak(plan, tmp_path, tell=said.append)}
+    for process in ("beat", "second beat", "worker", "killed worker", "caller"):
+        assert {f"{process}: memory", f"{process}: handles", f"{process}: threads"} <= names
+    assert "succeeded" in next(line for line in said if line.startswith("asked for"))
+    assert len((tmp_path / "samples.csv").read_text().splitlines()) > 5
+    assert (tmp_path / "verdict.txt").read_text().count("\n") > len(names)
+    assert (tmp_path / "plot.svg").read_text().count("<polyline") == len(names)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_minute_of_everything_leaves_no_process_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

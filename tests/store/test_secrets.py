@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 from celery import Celery
+from kombu.exceptions import EncodeError
 from kombu.transport import memory
 from sqlalchemy import create_engine, make_url
 from tmtest import services
@@ -302,6 +303,39 @@ def test_a_statement_that_fails_does_not_tell_its_values(
         tm.definitions.add(name="paid", task="pay", kwargs={"order": 1, "card": CARD}, schedule="@daily")
     gathered.error("a statement", failed.value)
     gathered.check(at_least=3)
+
+
+def test_nothing_shows_a_password_when_it_is_printed(shop: Callable[..., Celery], gathered: Gathered) -> None:
+    app = shop(PLACES["nobody listens"])
+    tm = TimeManagement(app)
+    installation = tm.installation
+    for one in (tm, installation, installation.settings, installation.database, Scheduler(app)):
+        gathered.add(type(one).__name__, one, repr(one))
+    gathered.check(at_least=10)
+
+
+class Card:
+    """What is no JSON, and shows what it holds."""
+
+    def __repr__(self) -> str:
+        return f"Card({CARD})"
+
+
+def test_an_argument_that_is_refused_is_not_told(shop: Callable[..., Celery], gathered: Gathered, tmp_path: Any) -> None:
+    app = shop(f"sqlite:///{tmp_path}/jobs.db", task_serializer="json")
+    tm, pay = TimeManagement(app), app.tasks["pay"]
+    tm.upgrade()
+    bad = {"card": {"__type__": "uuid", "__value__": CARD}}
+    for act in (
+        lambda: defer(pay.s(1, card=Card())), lambda: defer(pay.s(1, **bad)),
+        lambda: tm.definitions.add(name="pays", task="pay", kwargs={"order": 1, "card": Card()}, schedule="@daily"),
+    ):  # fmt: skip
+        with pytest.raises(TmError) as refused:
+            act()
+        gathered.add("a refusal", refused.value, repr(refused.value))
+    with pytest.raises(EncodeError):  # by Celery: it is sent as plain Celery would
+        pay.apply_async((1,), {"card": Card()}, countdown=3600)
+    gathered.check(at_least=7)
 
 
 @pytest.mark.parametrize(

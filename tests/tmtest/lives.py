@@ -186,7 +186,8 @@ def _add_counter(tm: TimeManagement) -> None:
 def _add_helper(app: Celery) -> None:
     @app.task(base=Task, name="helps", shared=False)
     def helps() -> None:
-        current_job().log("a line", level="warning")
+        for number in range(60):  # more than are written one by one
+            current_job().log(f"line {number}", level="warning")
         made = defer("effect", delay="1h", key="helped", concurrency_key="a new lane", app=app)
         assert made.state == "SCHEDULED"
         assert cancel(id=made.id, app=app)

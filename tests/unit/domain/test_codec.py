@@ -64,15 +64,15 @@ def test_what_was_not_kept_is_none() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "place"),
     [
-        ("kwargs", {"a": [1, 2, object()]}, "kwargs['a'][2] = <object object"),
-        ("args", [1, {"b": {"c": {1, 2}}}], "args[1]['b']['c'] = {1, 2}"),
-        ("args", [(1, (2, print))], "args[0][1][1] = <built-in function print>"),
-        ("args", object(), "args = <object object"),
-        ("kwargs", {"a": {(1, 2): 3}}, "kwargs['a'] = {(1, 2): 3}"),
+        ("kwargs", {"a": [1, 2, object()]}, "kwargs['a'][2] = <object>"),
+        ("args", [1, {"b": {"c": {1, 2}}}], "args[1]['b']['c'] = <set>"),
+        ("args", [(1, (2, print))], "args[0][1][1] = <builtin_function_or_method>"),
+        ("args", object(), "args = <object>"),
+        ("kwargs", {"a": {(1, 2): 3}}, "kwargs['a'] = <dict>"),
         ("args", [1.5, float("nan")], "args[1] = nan"),
         ("kwargs", {"a": [float("inf")]}, "kwargs['a'][0] = inf"),
         ("result", {"a": -float("inf")}, "result['a'] = -inf"),
-        ("args", [1j], "args[0] = 1j"),
+        ("args", [1j], "args[0] = <complex>"),
     ],
 )
 def test_what_json_cannot_hold_is_refused_with_its_place(field: str, value: Any, place: str) -> None:
@@ -99,6 +99,28 @@ def test_a_value_nested_too_deeply_is_refused() -> None:
 
     with pytest.raises(InvalidValue, match="args"):
         encode(deep, field="args")
+
+
+class Sore(dict[str, int]):
+    """A mapping until somebody looks into it."""
+
+    def items(self) -> Any:
+        raise RuntimeError("do not look")
+
+
+class Unspeakable:
+    """What says itself how it is JSON, and cannot even say why not."""
+
+    def __json__(self) -> Any:
+        raise type("Silent", (Exception,), {"__str__": lambda _: 1 / 0})
+
+
+@pytest.mark.parametrize(
+    "value", [Sore(a=1), [Sore(a=1)], Unspeakable(), {"a": [Unspeakable()]}], ids=lambda v: type(v).__name__
+)
+def test_an_object_that_breaks_whoever_looks_at_it_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"^result.* is not JSON"):
+        encode(value, field="result")
 
 
 def test_a_number_too_long_to_write_is_refused() -> None:
