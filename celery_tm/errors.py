@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+LONGEST = 300  # characters; no name may have more
+
 
 class TmError(Exception):
     """The base of every error celery_tm raises on purpose."""
@@ -39,7 +41,7 @@ class UnknownName(TmError, ValueError):
 
     def __str__(self) -> str:
         hint = f", did you mean {self.suggestion!r}?" if self.suggestion else ""
-        return f"unknown {self.noun} {self.name!r}{hint or '; ' + self.where()}"
+        return f"unknown {self.noun} {named(self.name)}{hint or '; ' + self.where()}"
 
     def where(self) -> str:
         """Say where the known names can be seen."""
@@ -106,7 +108,7 @@ class DefinitionNotFound(TmError, LookupError):
 
     def __str__(self) -> str:
         hint = f"did you mean {self.suggestion!r}? " if self.suggestion else ""
-        return f"no definition named {self.name!r}; {hint}`celery -A app tm definitions list` shows them"
+        return f"no definition named {named(self.name)}; {hint}`celery -A app tm definitions list` shows them"
 
 
 class DefinitionExists(TmError, ValueError):
@@ -117,7 +119,7 @@ class DefinitionExists(TmError, ValueError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"a definition named {self.name!r} exists; change it with tm.definitions.update({self.name!r}, …)"
+        return f"a definition named {named(self.name)} exists; change it with tm.definitions.update({named(self.name)}, …)"
 
 
 class StaleVersion(TmError):
@@ -146,7 +148,7 @@ class JobNotFound(TmError, LookupError):
         self.job = job
 
     def __str__(self) -> str:
-        return f"no job {self.job!r}, and no record of it; its records may have been pruned"
+        return f"no job {named(self.job)}, and no record of it; its records may have been pruned"
 
 
 class OccurrenceNotFound(TmError, LookupError):
@@ -157,9 +159,8 @@ class OccurrenceNotFound(TmError, LookupError):
         self.occurrence = occurrence
 
     def __str__(self) -> str:
-        return (
-            f"no occurrence {self.occurrence!r}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
-        )
+        name = named(self.occurrence)
+        return f"no occurrence {name}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
 
 
 class StepResultMissing(TmError, KeyError):
@@ -170,7 +171,7 @@ class StepResultMissing(TmError, KeyError):
         self.step, self.why = step, why
 
     def __str__(self) -> str:
-        return f"the result of step {self.step!r} {self.why}; check with `{self.step!r} in job.results`"
+        return f"the result of step {named(self.step)} {self.why}; check with `{self.step!r} in job.results`"
 
 
 class UnknownHook(UnknownName):
@@ -190,7 +191,7 @@ class DeadLetterNotFound(TmError, LookupError):
         self.job = job
 
     def __str__(self) -> str:
-        return f"no dead letter {self.job!r}; `celery -A app tm dead-letters list` shows them"
+        return f"no dead letter {named(self.job)}; `celery -A app tm dead-letters list` shows them"
 
 
 class DuplicateKey(TmError):
@@ -394,16 +395,28 @@ class AppMissing(TmError):
         return f"{self.what} needs a Celery app: pass `celery -A yourapp tm …`, or app= in code"
 
 
-def shown(value: object) -> str:
+def shown(value: object, most: int = 80) -> str:
     """Return a value as an error may show it: short, and whatever it is."""
     try:
         text = repr(value)
     except Exception:  # a number too long to write, an object that cannot be shown
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "…"
+    return text if len(text) <= most else text[: most - 3] + "…"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was probably meant to be."""
+def named(name: object) -> str:
+    """Return a name as an error may show it: whole, unless it is longer than any name may be."""
+    return shown(name, LONGEST)
+
+
+def said(name: object) -> str:
+    """Return a name as it was said, also one that is no text."""
+    return name if isinstance(name, str) else shown(name)
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was probably meant to be; none for what is no text, or longer than any name."""
+    if not isinstance(name, str) or len(name) > LONGEST:
+        return None
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None

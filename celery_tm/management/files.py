@@ -18,7 +18,7 @@ def read_file(path: Path) -> tuple[list[Mapping[str, Any]], list[Mapping[str, An
         raise InvalidValue(str(path), "it has no list of definitions", "start each one with [[definitions]]")
     for name in content:
         if name not in ("definitions", "calendars"):
-            near = nearest(str(name), ("definitions", "calendars"))
+            near = nearest(name, ("definitions", "calendars"))
             hint = f"did you mean {near!r}?" if near else "a file has definitions and calendars"
             raise InvalidValue(str(path), f"it has {name!r}", hint)
     return _named(path, content, "calendars"), _named(path, content, "definitions")

@@ -158,7 +158,7 @@ class JobContext:
     def log(self, message: str, *, level: str = "info") -> None:
         """Keep a line with this execution, marked "debug", "info", "warning" or "error"."""
         if level not in LOG_LEVELS:
-            near = nearest(str(level), LOG_LEVELS)
+            near = nearest(level, LOG_LEVELS)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
         self._write(lambda tx: logs.write_if_held(tx, self.job, level, str(message)))
