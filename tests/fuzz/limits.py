@@ -33,10 +33,11 @@ def limited(seconds: float = MOST) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def check_told(error: TmError, *, lines: int = 6, length: int = 1200) -> None:
+def check_told(error: TmError, *, lines: int = 6, length: int = 1200, names: str = "") -> None:
     """Fail where an error is not one that a person can read in a terminal or a log: named, short, and text."""
     told = str(error)
     assert told.encode(), "half a character"
+    assert names in told
     assert len(told) <= length, f"{len(told)} characters: {told[:200]}"
     assert len(told.splitlines()) <= lines, told
     assert all(c.isprintable() or c == "\n" for c in told), repr(told[:500])
