@@ -28,7 +28,8 @@ RICH: dict[str, Any] = {
     "calendars": [{"name": "holidays", "dates": ["2026-12-24", "12-25", "sat", "2026-12-24/2027-01-02"]}],
     "definitions": [
         {"name": "nightly", "task": "effect", "schedule": "30 2 * * *", "timezone": "Europe/Warsaw",
-         "args": [1, {"a": None}], "kwargs": {"n": 1}, "calendars": ["holidays"], "excluded": ["2026-01-01"], "jitter": "5s", "max_retries": 2,
+         "args": [1, {"a": None}], "kwargs": {"n": 1},
+         "calendars": ["holidays"], "excluded": ["2026-01-01"], "jitter": "5s", "max_retries": 2,
          "retry": {"kind": "fixed", "delay": "10s"}, "recovery": {"policy": "bounded", "count": 3, "within": "2h"},
          "starts_at": "2026-01-01T00:00:00+00:00", "group": "reports", "priority": 3, "options": {"headers": {"a": "b"}}},
         {"name": "windowed", "task": "effect", "overlap": "queue", "plan_ahead": "1d",
