@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
+GUIDED := $(VENV)/.installed-guided
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bench bench-quick celery-suites chaos counted docs screenshots run lint test test-fast test-thorough versions check format clean help
+.PHONY: bench bench-quick celery-suites chaos counted docs fuzz screenshots run lint test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -36,6 +37,14 @@ counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 tim
 chaos: export PYTHONPATH := tests
 chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then the verdict; MINUTES=30 PAIR=… SEED=… ARGS=…
 	$(BIN)/python -m faults.run --minutes $(or $(MINUTES),30) --pair $(or $(PAIR),postgresql+redis) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+$(GUIDED): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	touch $(GUIDED)
+
+fuzz: export PYTHONPATH := tests
+fuzz: $(GUIDED)  ## feed the parsers what reaches new lines of them, each for SECONDS=60; ARGS: one of them
+	$(BIN)/python -m fuzz.guided --seconds $(or $(SECONDS),60) $(ARGS)
 
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"
