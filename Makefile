@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-peers
+GUIDED := $(VENV)/.installed-guided
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: audit bench bench-quick celery-suites chaos counted crash-points docs screenshots run lint soak test test-fast test-thorough versions check format clean help
+.PHONY: audit bench bench-quick celery-suites chaos counted crash-points docs fuzz screenshots run lint soak test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -43,6 +44,14 @@ crash-points: $(STAMP)  ## write the list of all points at which a process is ki
 soak: export PYTHONPATH := tests
 soak: $(STAMP)   ## hours of low load, watched for what grows; HOURS=4 PAIR=… ARGS=…
 	$(BIN)/python -m soak.run --hours $(or $(HOURS),4) --pair $(or $(PAIR),postgresql+redis) $(ARGS)
+
+$(GUIDED): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	touch $(GUIDED)
+
+fuzz: export PYTHONPATH := tests
+fuzz: $(GUIDED)  ## feed the parsers what reaches new lines of them, each for SECONDS=60; ARGS: one of them
+	$(BIN)/python -m fuzz.guided --seconds $(or $(SECONDS),60) $(ARGS)
 
 test-thorough: $(STAMP)  ## the same, and every test of real processes on every pair of database and broker
 	$(MAKE) test ARGS="--thorough $(ARGS)"

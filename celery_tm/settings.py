@@ -237,7 +237,7 @@ def _rows(name: str, value: Any) -> dict[str, int]:
     rows = _mapping(name, value)
     for kind, most in rows.items():
         if kind not in COUNTED:
-            near = nearest(str(kind), COUNTED)
+            near = nearest(kind, COUNTED)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue(name, f"{shown(kind)} is not kept by count", f"use {', '.join(COUNTED)}{hint}")
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -48,6 +51,16 @@ class Group(click.Group):
 class LazyGroup(Group):
     """A group whose commands are imported when they are called or asked for help."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the group's own arguments."""
+        with _harmless_refusals():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        with _harmless_refusals():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -65,6 +78,18 @@ class LazyGroup(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@contextmanager
+def _harmless_refusals() -> Iterator[None]:
+    """Let a refusal, click's own included, repeat nothing that moves the cursor or changes the colours of a terminal."""
+    try:
+        yield
+    except click.ClickException as error:
+        from .output import printable
+
+        error.message = printable(error.message)  # type: ignore[misc]  # final, says newer click
+        raise
 
 
 @click.command(cls=LazyGroup, name="tm", help="Durable recurring and deferred jobs (celery_tm).")

@@ -149,6 +149,6 @@ class Word(click.Choice):  # type: ignore[type-arg]  # it has a parameter only s
         """Return the word, or refuse it."""
         if value in self.choices:
             return value
-        near = nearest(str(value), self.choices)
+        near = nearest(value, self.choices)
         meant = f", did you mean {near!r}?" if near else ""
         return self.fail(f"{value!r} is not one of {', '.join(self.choices)}{meant}", param, ctx)

@@ -18,11 +18,19 @@ from .toml import plain_values, write_toml
 from .waiting import working
 
 
+class File(click.Path):
+    """The path of a file, which shells complete; what is wrong with it is said by whoever reads it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002
+        """Return the path; click itself would ask the system for it, which some texts are too odd for."""
+        return Path(value)
+
+
 @click.command(
     help="Add or change the definitions of a TOML or YAML file. Idempotent; one bad entry changes nothing.",
     epilog=example("definitions load definitions.toml --actor deployment"),
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=File(path_type=Path))
 @actor_option
 @as_json
 @with_tm

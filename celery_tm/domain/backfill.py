@@ -117,7 +117,7 @@ def read_overlap(value: Any) -> Overlap | None:
     try:
         overlap = Overlap(value)
     except ValueError:
-        near = nearest(str(value), ["queue", "allow"])
+        near = nearest(value, ["queue", "allow"])
         raise InvalidValue(
             "overlap", f"{shown(value)} is unknown", use + (f"; did you mean {near!r}?" if near else "")
         ) from None

@@ -8,17 +8,20 @@ Dates are local dates of the definition's time zone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from ..errors import InvalidValue, shown
 from .dst import Fold, Gap, wall_to_utc
 
+T = TypeVar("T", date, datetime)
 DAY = timedelta(days=1)
 FOREVER = datetime.max.replace(tzinfo=UTC)
 MAX_ENTRIES = 5000
@@ -30,10 +33,9 @@ ENOUGH = timedelta(days=40 * 366)  # in which each day of the year, 29 February 
 
 @dataclass(frozen=True, slots=True)
 class Closures:
-    """When something is closed, in one time zone."""
+    """When something is closed, in one time zone. `dates` and `times` are in order and lie apart."""
 
     zone: str
-    days: frozenset[date]
     yearly: frozenset[tuple[int, int]]
     weekly: frozenset[int]
     dates: tuple[tuple[date, date], ...]
@@ -41,25 +43,36 @@ class Closures:
 
     def reopens_after(self, instant: datetime) -> datetime | None:
         """Return the end of the closure that `instant` falls into, or None if it is open then."""
-        end = self._dated(instant)
-        if end is None and self._recurs(instant):
-            end = FOREVER if len(self.weekly) == len(WEEKDAYS) else _end_of(self._day(instant), self.zone, instant)
-        return end
+        return self._dated(instant) or self._recurs_until(instant)
 
     def closes_again(self, instant: datetime) -> bool:
         """Say whether it is closed then for the day of the year or week alone, so that it may go on like that forever."""
-        return self._dated(instant) is None and self._recurs(instant)
+        return self._dated(instant) is None and self._recurs(self._day(instant))
 
     def _dated(self, instant: datetime) -> datetime | None:
-        for start, end in self.times:
-            if start <= instant < end:
-                return end
-        day = self._day(instant)
-        last = next((last for first, last in self.dates if first <= day <= last), day if day in self.days else None)
+        place = bisect_right(self.times, instant, key=itemgetter(0)) - 1
+        if place >= 0 and instant < self.times[place][1]:
+            return self.times[place][1]
+        last = self._closed_until(self._day(instant))
         return None if last is None else _end_of(last, self.zone, instant)
 
-    def _recurs(self, instant: datetime) -> bool:
-        day = self._day(instant)
+    def _closed_until(self, day: date) -> date | None:
+        """Return the last day of the range of dates that a day is in."""
+        place = bisect_right(self.dates, day, key=itemgetter(0)) - 1
+        return self.dates[place][1] if place >= 0 and day <= self.dates[place][1] else None
+
+    def _recurs_until(self, instant: datetime) -> datetime | None:
+        """Return the end of the days in a row that are closed every year or week; days are cheaper than instants."""
+        day = first = self._day(instant)
+        while self._recurs(day):
+            if day - first > ENOUGH or day == date.max:
+                return FOREVER
+            day += DAY
+            if self._closed_until(day):
+                break
+        return None if day == first else _end_of(day - DAY, self.zone, instant)
+
+    def _recurs(self, day: date) -> bool:
         return (day.month, day.day) in self.yearly or day.weekday() in self.weekly
 
     def _day(self, instant: datetime) -> date:
@@ -99,7 +112,7 @@ def next_open(
 @lru_cache(maxsize=4096)
 def closures_of(entries: tuple[str, ...], zone: str) -> Closures:
     """Return what checked entries mean in a time zone."""
-    days, yearly, weekly = set(), set(), set()
+    yearly, weekly = set(), set()
     dates: list[tuple[date, date]] = []
     times: list[tuple[datetime, datetime]] = []
     for entry in entries:
@@ -114,8 +127,19 @@ def closures_of(entries: tuple[str, ...], zone: str) -> Closures:
             first, last = (date.fromisoformat(text) for text in entry.split("/"))
             dates.append((first, last))
         else:
-            days.add(date.fromisoformat(entry))
-    return Closures(zone, frozenset(days), frozenset(yearly), frozenset(weekly), tuple(sorted(dates)), tuple(sorted(times)))
+            dates.append((date.fromisoformat(entry),) * 2)
+    return Closures(zone, frozenset(yearly), frozenset(weekly), _joined(dates, DAY), _joined(times, timedelta(0)))
+
+
+def _joined(spans: Iterable[tuple[T, T]], apart: timedelta) -> tuple[tuple[T, T], ...]:
+    """Return spans in order, with those in one that overlap or follow on each other, `apart` at most."""
+    found: list[tuple[T, T]] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= apart:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return tuple(found)
 
 
 def _local(text: str, zone: str) -> datetime:

@@ -23,10 +23,10 @@ def choice(enum: type[E], field: str, *, optional: bool = False) -> Any:
         if value is None and optional:
             return None
         try:
-            return enum(value)
+            return enum(value if isinstance(value, str) else "")  # else the enum itself would show the value
         except ValueError:
             choices = ", ".join(repr(str(member)) for member in enum)
-            near = nearest(str(value), [str(member) for member in enum])
+            near = nearest(value, [str(member) for member in enum])
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue(field, f"{shown(value)} is not one of its values", f"use one of {choices}{hint}") from None
 

@@ -198,7 +198,10 @@ class Definition:
         """Return the zone's offset from UTC at an instant, in seconds; None where it never changes."""
         if self.timezone == "UTC":
             return None
-        offset = instant.astimezone(ZoneInfo(self.timezone)).utcoffset()
+        try:
+            offset = instant.astimezone(ZoneInfo(self.timezone)).utcoffset()
+        except OverflowError:
+            return None  # its local time lies beyond the calendar
         return None if offset is None else int(offset.total_seconds())
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Protocol
 
 from ..clock import format_duration, parse_duration
-from ..errors import InvalidValue, UnknownOption, nearest, shown
+from ..errors import InvalidValue, UnknownOption, nearest, shown, spelled
 from .job import Job
 
 HOUR = timedelta(minutes=60)
@@ -184,7 +184,7 @@ def _checked(policy: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, item in stated.items():
         if name not in known:
-            raise UnknownOption(str(name), nearest(str(name), known))
+            raise UnknownOption(spelled(name), nearest(name, known))
         values[name] = _number(name, item) if name in LARGEST else parse_duration(item, field=f"retry.{name}")
     return values
 

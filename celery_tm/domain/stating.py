@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..clock import format_duration
-from ..errors import InvalidValue, UnknownOption, nearest, shown
+from ..errors import InvalidValue, UnknownOption, nearest, shown, spelled
 from .calendar import checked_entries
 from .checks import checked_options, choice, count, duration, flag, instant, json_text, names, text
 from .codec import decode
@@ -45,7 +45,7 @@ def check_values(values: Mapping[str, Any], *, zone: Zone, name: str = "", prese
     values = _spread(values)
     for field in values:
         if field not in FIELDS:
-            raise UnknownOption(str(field), nearest(str(field), FIELDS))
+            raise UnknownOption(spelled(field), nearest(field, FIELDS))
     columns: dict[str, Any] = {field: _CHECKS[field](value) for field, value in values.items() if field in _CHECKS}
     if {"concurrency", "concurrency_key"} & values.keys():
         key = values.get("concurrency_key", getattr(present, "concurrency_key", None))
@@ -79,7 +79,7 @@ def _spread(values: Mapping[str, Any]) -> Mapping[str, Any]:
     parts = {"policy": "recovery", "count": "recovery_count", "within": "recovery_within", "spacing": "recovery_spacing"}
     for part in recovery:
         if part not in parts:
-            raise UnknownOption(f"recovery.{part}", nearest(str(part), parts))
+            raise UnknownOption(f"recovery.{spelled(part)}", nearest(part, parts))
     if "policy" not in recovery:
         raise InvalidValue("recovery", f"{shown(dict(recovery))} has no policy", "add e.g. 'policy': 'bounded'")
     rest = {name: value for name, value in values.items() if name != "recovery"}

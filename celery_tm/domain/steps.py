@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..clock import format_duration
-from ..errors import InvalidValue, UnknownOption, nearest, shown
+from ..errors import InvalidValue, UnknownOption, nearest, shown, spelled
 from .checks import checked_options, choice, duration, flag, json_text, text
 from .codec import decode, dumped
 from .job import MAX_KEY, MAX_TASK, checked_concurrency, checked_priority, checked_retries, checked_text
@@ -74,7 +74,7 @@ def _check_item(item: Any, field: str, mode: Mode) -> Any:
 def _check_step(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     for name in value:
         if name not in STEP_FIELDS:
-            raise UnknownOption(f"{field}.{name}", nearest(str(name), STEP_FIELDS))
+            raise UnknownOption(f"{field}.{spelled(name)}", nearest(name, STEP_FIELDS))
     stated = {name: item for name, item in value.items() if item is not None}
     if "task" not in stated:
         raise InvalidValue(field, "it has no task", "add task=…")

@@ -17,7 +17,7 @@ from .records import (
     StaleVersion,
     StepResultMissing,
 )
-from .saying import nearest, said, shown
+from .saying import named, nearest, said, shown, spelled
 from .statements import (
     InvalidValue,
     NoInstantLeft,
@@ -84,7 +84,9 @@ __all__ = [
     "UnknownStep",
     "UnknownTask",
     "UnknownTimeZone",
+    "named",
     "nearest",
     "said",
     "shown",
+    "spelled",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .saying import named
 from .statements import TmError
 
 
@@ -16,7 +17,7 @@ class DefinitionNotFound(TmError, LookupError):
 
     def __str__(self) -> str:
         hint = f"did you mean {self.suggestion!r}? " if self.suggestion else ""
-        return f"no definition named {self.name!r}; {hint}`celery -A app tm definitions list` shows them"
+        return f"no definition named {named(self.name)}; {hint}`celery -A app tm definitions list` shows them"
 
 
 class DefinitionExists(TmError, ValueError):
@@ -27,7 +28,7 @@ class DefinitionExists(TmError, ValueError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"a definition named {self.name!r} exists; change it with tm.definitions.update({self.name!r}, …)"
+        return f"a definition named {named(self.name)} exists; change it with tm.definitions.update({named(self.name)}, …)"
 
 
 class StaleVersion(TmError):
@@ -56,7 +57,7 @@ class JobNotFound(TmError, LookupError):
         self.job = job
 
     def __str__(self) -> str:
-        return f"no job {self.job!r}, and no record of it; its records may have been pruned"
+        return f"no job {named(self.job)}, and no record of it; its records may have been pruned"
 
 
 class OccurrenceNotFound(TmError, LookupError):
@@ -67,9 +68,8 @@ class OccurrenceNotFound(TmError, LookupError):
         self.occurrence = occurrence
 
     def __str__(self) -> str:
-        return (
-            f"no occurrence {self.occurrence!r}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
-        )
+        name = named(self.occurrence)
+        return f"no occurrence {name}; it may have been pruned. `celery -A app tm explain NAME` shows the latest"
 
 
 class StepResultMissing(TmError, KeyError):
@@ -80,7 +80,7 @@ class StepResultMissing(TmError, KeyError):
         self.step, self.why = step, why
 
     def __str__(self) -> str:
-        return f"the result of step {self.step!r} {self.why}; check with `{self.step!r} in job.results`"
+        return f"the result of step {named(self.step)} {self.why}; check with `{self.step!r} in job.results`"
 
 
 class DeadLetterNotFound(TmError, LookupError):
@@ -91,7 +91,7 @@ class DeadLetterNotFound(TmError, LookupError):
         self.job = job
 
     def __str__(self) -> str:
-        return f"no dead letter {self.job!r}; `celery -A app tm dead-letters list` shows them"
+        return f"no dead letter {named(self.job)}; `celery -A app tm dead-letters list` shows them"
 
 
 class DuplicateKey(TmError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .saying import named
+
 
 class TmError(Exception):
     """The base of every error celery_tm raises on purpose."""
@@ -33,7 +35,7 @@ class UnknownName(TmError, ValueError):
 
     def __str__(self) -> str:
         hint = f", did you mean {self.suggestion!r}?" if self.suggestion else ""
-        return f"unknown {self.noun} {self.name!r}{hint or '; ' + self.where()}"
+        return f"unknown {self.noun} {named(self.name)}{hint or '; ' + self.where()}"
 
     def where(self) -> str:
         """Say where the known names can be seen."""

@@ -56,7 +56,8 @@ def document_of(prefix: str = "") -> dict[str, Any]:
 
 def refusals_of(operation: Operation) -> list[int]:
     """Return the statuses that an operation may refuse a request with."""
-    named = (404,) if operation.names else ()
+    names_one = operation.names or any(parameter.name == "definition" for parameter in operation.parameters)
+    named = (404,) if names_one else ()
     changes = (403,) if operation.method == "POST" else ()
     return sorted({400, 401, 503, *named, *changes, *operation.refusals})
 

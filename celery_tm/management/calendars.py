@@ -10,7 +10,7 @@ from typing import Any
 from ..domain.calendar import checked_entries
 from ..domain.definition import Definition
 from ..domain.job import checked_actor, checked_text
-from ..errors import InvalidValue, nearest
+from ..errors import InvalidValue, named, nearest
 from ..installation import Installation
 from ..scheduler import horizon
 from ..scheduler.planner import Planner
@@ -41,7 +41,7 @@ class Calendars:
         if name not in found:
             near = nearest(name, found)
             hint = f"did you mean {near!r}?" if near else "tm.calendars.list() shows them"
-            raise InvalidValue("calendar", f"there is no calendar {name!r}", hint)
+            raise InvalidValue("calendar", f"there is no calendar {named(name)}", hint)
         return found[name]
 
     def list(self) -> Sequence[Calendar]:
@@ -55,9 +55,9 @@ class Calendars:
         def work(tx: Transaction) -> None:
             users = [definition.name for definition in definitions.select_using(tx, name)]
             if users:
-                raise InvalidValue("calendar", f"{name!r} is named by {', '.join(users[:5])}", "change them first")
+                raise InvalidValue("calendar", f"{named(name)} is named by {', '.join(users[:5])}", "change them first")
             if not calendars.remove(tx, name):
-                raise InvalidValue("calendar", f"there is no calendar {name!r}", "tm.calendars.list() shows them")
+                raise InvalidValue("calendar", f"there is no calendar {named(name)}", "tm.calendars.list() shows them")
             audit.note(tx, "remove", f"calendar:{name}", actor=actor, reason=reason)
 
         self._database.run(work)

@@ -18,7 +18,7 @@ from ..domain.paging import Page, checked_limit
 from ..domain.schedule import seldom
 from ..domain.steps import HOOKS
 from ..domain.workflow import TASK
-from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, TmError, nearest, shown
+from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, TmError, named, nearest, shown
 from ..installation import Installation
 from ..scheduler import editing, horizon
 from ..scheduler.editing import Policy
@@ -27,7 +27,7 @@ from ..store import definitions, versions
 from ..store.database import Transaction
 from ..store.versions import Version
 from . import calendars as calendar_writing
-from .files import read_file
+from .files import place_of, read_file
 from .importing import Imported, Place, Wishes, read_source, write
 from .workflows import refuse_unknown
 
@@ -212,18 +212,21 @@ class Definitions:
 
     def load(self, path: str | Path, *, actor: str | None = None) -> Loaded:
         """Add or change the definitions of a TOML or YAML file; what it does not state stays. One bad entry: no change."""
-        days, entries = read_file(Path(path))
+        path = Path(path)
+        days, entries = read_file(path)
         told: list[Definition] = []
 
         def work(tx: Transaction) -> Loaded:
             told.clear()
             loaded: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": [], "calendars": []}
             for day in days:
-                if self._loaded(f"calendar {day['name']!r}", lambda day=day: self._load_calendar(tx, day, actor)):  # type: ignore[misc]
+                if self._loaded(path, "calendar", day, lambda day=day: self._load_calendar(tx, day, actor)):  # type: ignore[misc]
                     loaded["calendars"].append(day["name"])
             for entry in entries:
                 how, definition = self._loaded(
-                    f"definition {entry['name']!r}",
+                    path,
+                    "definition",
+                    entry,
                     lambda entry=entry: self._load_one(tx, dict(entry), actor),  # type: ignore[misc]
                 )
                 loaded[how].append(entry["name"])
@@ -269,11 +272,12 @@ class Definitions:
             self._told(definition)
         return imported
 
-    def _loaded(self, what: str, work: Callable[[], Any]) -> Any:
+    def _loaded(self, path: Path, kind: str, entry: Mapping[str, Any], work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except (InvalidValue, TmError) as error:
-            raise InvalidValue(what, str(error), "nothing of the file was loaded") from error
+        except TmError as error:
+            what = f"{kind} {named(entry['name'])}"
+            raise InvalidValue(what, str(error), f"nothing of {place_of(path)} was loaded") from error
 
     def _load_calendar(self, tx: Transaction, entry: Mapping[str, Any], actor: str | None) -> bool:
         unknown = set(entry) - {"name", "dates"}

@@ -23,7 +23,7 @@ from ..domain.schedule import Zone, read_schedule
 from ..domain.stating import check_values
 from ..domain.status import Status
 from ..domain.timeline import Timeline
-from ..errors import InvalidValue, JobNotFound
+from ..errors import InvalidValue, JobNotFound, shown
 from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
 from ..settings import Settings
@@ -75,7 +75,7 @@ class TimeManagement:
     def run_due_jobs(self, now: datetime | None = None, limit: int = 100) -> RunSummary:
         """Sweep, plan, claim up to `limit` due jobs and run them in this process, as if it were `now`."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InvalidValue("limit", f"{limit!r} is not a number of jobs", "give a whole number of one or more")
+            raise InvalidValue("limit", f"{shown(limit)} is not a number of jobs", "give a whole number of one or more")
         return run_due(self.installation, now=None if now is None else as_utc(now, field="now"), limit=limit)
 
     def job(self, id: str) -> JobStory:
@@ -334,7 +334,7 @@ class TimeManagement:
     ) -> list[datetime]:
         """Return the next instants a schedule would yield, in UTC. `name` is what `H` in a cron expression goes by."""
         if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= MAX_PREVIEW:
-            raise InvalidValue("count", f"{count!r} is not a number of instants", f"give 1 to {MAX_PREVIEW}")
+            raise InvalidValue("count", f"{shown(count)} is not a number of instants", f"give 1 to {MAX_PREVIEW}")
         said = {"timezone": timezone, "gap": gap, "fold": fold, "excluded": excluded, "calendars": list(calendars)}
         columns = check_values(said, zone=Zone())
         rule = read_schedule(schedule, Zone(name=columns["timezone"], gap=columns["gap"], fold=columns["fold"]), name=name)

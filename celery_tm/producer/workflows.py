@@ -16,7 +16,7 @@ from ..domain.schedule import Zone
 from ..domain.stating import check_values, write_value
 from ..domain.steps import HOOKS, STEP_FIELDS, read_steps
 from ..domain.workflow import Step
-from ..errors import InvalidValue, UnknownHook, UnknownOption, UnknownTask, nearest, shown
+from ..errors import InvalidValue, UnknownHook, UnknownOption, UnknownTask, nearest, shown, spelled
 from ..installation import Installation
 
 COMMON = (
@@ -82,7 +82,7 @@ def _step(item: Any, found: list[Signature], taken: dict[str, int]) -> Any:
     found.append(item)
     for name in own:
         if name not in BY_STEP:
-            raise UnknownOption(str(name), nearest(str(name), sorted(BY_STEP)))
+            raise UnknownOption(spelled(name), nearest(name, sorted(BY_STEP)))
     return {"name": _free_name(item, own, taken), **_of_signature(item), **own}
 
 

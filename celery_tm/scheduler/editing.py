@@ -16,7 +16,7 @@ from ..domain import definition as domain
 from ..domain.definition import Calendars, Definition, Past, edited, new_definition, stated
 from ..domain.ids import new_id
 from ..domain.stating import FIELDS, write_value
-from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest
+from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
 from ..store import audit, calendars, definitions, occurrences, versions
 from ..store.database import Transaction
@@ -35,12 +35,12 @@ class Policy(StrEnum):
 def read_policy(value: Any) -> Policy:
     """Return an update policy, or say which there are."""
     try:
-        return Policy(value)
+        return Policy(value if isinstance(value, str) else "")
     except ValueError:
-        near = nearest(str(value), [str(policy) for policy in Policy])
+        near = nearest(value, [str(policy) for policy in Policy])
         hint = f"; did you mean {near!r}?" if near else ""
         choices = ", ".join(repr(str(policy)) for policy in Policy)
-        raise InvalidValue("policy", f"{value!r} is unknown", f"use one of {choices}{hint}") from None
+        raise InvalidValue("policy", f"{shown(value)} is unknown", f"use one of {choices}{hint}") from None
 
 
 def add(

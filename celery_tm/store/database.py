@@ -22,6 +22,7 @@ from sqlalchemy import Executable, Select, Table, Update, create_engine, event, 
 from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DataError,
     DBAPIError,
     IntegrityError,
     InvalidatePoolError,
@@ -34,7 +35,7 @@ from sqlalchemy.pool import StaticPool
 from .. import clock
 from ..domain.facts import Fact, Facts
 from ..domain.secrecy import hidden, secrets_in
-from ..errors import DatabaseReadOnly, DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing
+from ..errors import DatabaseReadOnly, DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing, shown
 from ..settings import Settings
 from .clocks import Clock, GivenClock
 from .dialects import DIALECTS, Dialect, Moment, with_driver
@@ -79,7 +80,11 @@ class Transaction:
         self, statement: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     ) -> CursorResult[*tuple[Any, ...]]:
         """Run one statement in the tables' schema."""
-        return self.connection.execute(statement, parameters, execution_options=self._options)
+        try:
+            return self.connection.execute(statement, parameters, execution_options=self._options)
+        except (DataError, UnicodeEncodeError, OverflowError) as error:  # an id with NUL, half a character, a huge number
+            told = shown(_first_line(getattr(error, "orig", error)), 200)
+            raise InvalidValue("value", f"no column holds it ({told})", "give one that the database may keep") from error
 
     def run(self, prepared: Prepared, **values: Any) -> Sequence[Sequence[Any]]:
         """Run a statement that is made for every job; return its rows, or one that says how many it changed."""

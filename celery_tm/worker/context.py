@@ -157,7 +157,7 @@ class JobContext:
         Lines that come faster than the database should hear of them are written together; there is an end to their number.
         """
         if level not in LOG_LEVELS:
-            near = nearest(str(level), LOG_LEVELS)
+            near = nearest(level, LOG_LEVELS)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
         self._reports.line(level, message)

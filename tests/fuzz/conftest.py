@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from kombu.transport import memory
 from tmtest.app import make_app
 
@@ -17,6 +20,22 @@ from celery_tm.installation import Installation
 def examples(thorough: bool) -> int:
     """How many examples a property that needs a database is tried with."""
     return 500 if thorough else 12
+
+
+@pytest.fixture
+def tried(examples: int) -> Callable[..., Any]:
+    """Return how to try a property, with so many times the examples of one that needs a database."""
+
+    def with_(times: float = 1, **strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
+        limits = settings(
+            max_examples=max(int(examples * times), 1),
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],  # to explain a failure, every line would be traced
+        )
+        return lambda check: limits(given(**strategies)(check))()
+
+    return with_
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_a_call_a_command_and_a_file_are_refused_alike(
         assert words in text
         assert cli.refused("definitions", "add", "bad", *stating(values)) == text
         path.write_text(write_toml({"definitions": [{"name": "bad", **values}]}), encoding="utf-8")
-        assert cli.refused("definitions", "load", str(path)) == f"definition 'bad': {text}; nothing of the file was loaded"
+        assert cli.refused("definitions", "load", str(path)) == f"definition 'bad': {text}; nothing of {path} was loaded"
     assert rows(database) == before
 
 
@@ -148,7 +148,7 @@ def test_a_bad_calendar_is_refused_alike(cli: Cli, tm: TimeManagement, database:
         assert cli.refused("calendars", "set", "bad", *dates) == str(refused.value)
         path.write_text(write_toml({"calendars": [{"name": "bad", "dates": dates}], "definitions": [{"name": "x"}]}))
         told = cli.refused("definitions", "load", str(path))
-        assert told == f"calendar 'bad': {refused.value}; nothing of the file was loaded"
+        assert told == f"calendar 'bad': {refused.value}; nothing of {path} was loaded"
     assert rows(database) == before
 
 
@@ -180,7 +180,7 @@ def test_one_bad_entry_of_a_file_changes_nothing(
         '[[definitions]]\nname = "added"\ntask = "effect"\nschedule = "@daily"\nplan_ahead = "2d"\n'
         f'[[definitions]]\nname = "bad"\n{bad}\n'
     )
-    assert cli.refused("definitions", "load", str(path)).endswith("nothing of the file was loaded")
+    assert cli.refused("definitions", "load", str(path)).endswith(f"nothing of {path} was loaded")
     assert rows(database) == before
 
 

@@ -105,7 +105,7 @@ def test_a_call_a_command_and_a_file_are_refused_alike(
         assert cli.refused("definitions", "add", "bad", "--schedule", "* * * * *", *stating(stated)) == text
         path.write_text(json.dumps({"definitions": [{"name": "bad", **values}]}))
         told = cli.refused("definitions", "load", str(path))
-        assert told == f"definition 'bad': {text}; nothing of the file was loaded"
+        assert told == f"definition 'bad': {text}; nothing of {path} was loaded"
     assert everything(database) == before
 
 
@@ -133,7 +133,7 @@ def test_a_bad_edit_is_refused_alike_whenever_it_is_to_count(
         assert cli.refused("definitions", "edit", "etl", "--policy", policy, *stating(stated)) == text
         path.write_text(json.dumps({"definitions": [{"name": "etl", **stated}]}))
         told = cli.refused("definitions", "load", str(path))
-        assert told == f"definition 'etl': {text}; nothing of the file was loaded"
+        assert told == f"definition 'etl': {text}; nothing of {path} was loaded"
     assert everything(database) == before
 
 

@@ -107,9 +107,9 @@ def checked_keys(given: Mapping[str, Any], *, needed: Iterable[str], optional: I
     needed, known = list(needed), ["kind", *needed, *optional]
     for key in given:
         if key not in known:
-            close = nearest(str(key), known)
+            close = nearest(key, known)
             hint = f", did you mean {close!r}?" if close else ""
-            raise InvalidValue("schedule", f"a schedule of kind {given['kind']!r} has no key {key!r}{hint}", example)
+            raise InvalidValue("schedule", f"a schedule of kind {given['kind']!r} has no key {shown(key)}{hint}", example)
     for key in needed:
         if key not in given:
             raise InvalidValue("schedule", f"the schedule of kind {given['kind']!r} has no {key!r}", example)
@@ -126,7 +126,7 @@ def checked_text(text: str, *, what: str, example: str, limit: int = MAX_LENGTH)
 def read_zone(name: Any) -> str:
     """Return a name the tz database has."""
     if not isinstance(name, str):
-        raise InvalidValue("timezone", f"{name!r} is not text", "use a name like 'Europe/Warsaw'")
+        raise InvalidValue("timezone", f"{shown(name)} is not text", "use a name like 'Europe/Warsaw'")
     if name not in _zones():
         raise UnknownTimeZone(name, nearest(name, _zones()))
     return name

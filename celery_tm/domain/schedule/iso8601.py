@@ -197,8 +197,15 @@ def _ending_at(text: str, period: Period, count: int | None, zone: Zone) -> _Lin
     else:
         first = period.add(end.astimezone(UTC) if end.tzinfo else _instant(wall, zone), -1)
         start = _wall(first, zone, offset) if first else None
-    if start is None:
+    if start is not None and period.is_dated and offset:
+        first = _in_utc(start.replace(tzinfo=offset))
+    if start is None or (offset and first is None):
         raise InvalidValue("schedule", f"the start of the interval that ends at {text} is before the calendar's", EXAMPLE)
-    if period.is_dated and offset:
-        first = start.replace(tzinfo=offset).astimezone(UTC)
     return _Line(start, first, period, count, offset)
+
+
+def _in_utc(at: datetime) -> datetime | None:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        return None

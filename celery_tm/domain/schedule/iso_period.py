@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from dataclasses import dataclass
-from datetime import MAXYEAR, datetime, timedelta
+from datetime import MAXYEAR, date, datetime, timedelta
 from decimal import Decimal
 
 from ...errors import InvalidValue, shown
 from .words import counted, duration_words, listed
 
 SECOND = timedelta(seconds=1)
+CALENDAR = date.max - date.min
 _NUMBER = r"[0-9]{1,9}(?:[.,][0-9]{1,9})?"
 _PERIOD = re.compile(
     rf"P(?:(?P<years>{_NUMBER})Y)?(?:(?P<months>{_NUMBER})M)?(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
@@ -67,9 +68,9 @@ def read_period(text: str, *, example: str) -> Period:
     amounts = {unit: Decimal(number) for unit, number in given.items()}
     months = int(amounts.get("years", 0) * 12 + amounts.get("months", 0))
     try:
-        if months > 12 * MAXYEAR:
-            raise OverflowError
         rest = timedelta(microseconds=int(sum(amounts.get(unit, 0) * size for unit, size in _MICROSECONDS.items())))
+        if months > 12 * MAXYEAR or rest > CALENDAR:
+            raise OverflowError
     except OverflowError:
         raise InvalidValue("schedule", f"the period {text!r} is longer than the calendar", example) from None
     is_dated = any(amounts.get(unit) for unit in ("years", "months", "weeks", "days"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,12 +15,12 @@ from ..dst import Fold
 from .base import Schedule, Zone, checked_keys, checked_text
 from .once import read_moment
 from .rrule_text import EXAMPLE, HOURLY, Recurrence, Rule, read_recurrence
-from .rrule_walk import RuleWalk, TooFar
+from .rrule_walk import MAX_STEPS, RuleWalk, TooFar
 from .rrule_words import recurrence_words
 
 MAX_TEXT = 4000
-# How far the last of COUNT times may be looked for; once, because it is kept.
-MAX_COUNT_STEPS = 1_000_000
+# How far the last of COUNT times may be looked for, in all rules together; once, because it is kept.
+MAX_COUNT_STEPS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +89,33 @@ class _SetWalk:
 
     def __init__(self, recurrence: Recurrence) -> None:
         self.recurrence = recurrence
-        self.walks = [_counted(rule, recurrence.start) for rule in recurrence.rules]
+        share = max(len(recurrence.rules), 1)
+        self.steps = MAX_STEPS // share
+        self.walks = [_counted(rule, recurrence.start, MAX_COUNT_STEPS // share) for rule in recurrence.rules]
         often = any(rule.freq >= HOURLY for rule in recurrence.rules)
         self.fold = Fold.BOTH if often else Fold.FIRST
 
     def next_after(self, wall: datetime) -> datetime | None:
         """Return the first local time strictly later than `wall`."""
-        while True:
-            found = [at for walk in self.walks if (at := _first(walk, wall))]
-            found += [at for at in self.recurrence.added if at > wall][:1]
-            if not found or min(found) not in self.recurrence.taken_out:
-                return min(found, default=None)
-            wall = min(found)
+        found = (self._first(walk.after(wall, steps=self.steps)) for walk in self.walks)
+        added = self._first(at for at in self.recurrence.added if at > wall)
+        return min((at for at in (*found, added) if at is not None), default=None)
+
+    def _first(self, times: Iterable[datetime]) -> datetime | None:
+        """Return the first that is not taken out; the steps of all that are count as one walk."""
+        try:
+            return next((at for at in times if at not in self.recurrence.taken_out), None)
+        except TooFar:
+            return None
 
 
-def _first(walk: RuleWalk, wall: datetime) -> datetime | None:
-    try:
-        return next(walk.after(wall), None)
-    except TooFar:
-        return None
-
-
-def _counted(rule: Rule, start: datetime) -> RuleWalk:
+def _counted(rule: Rule, start: datetime, steps: int) -> RuleWalk:
     """Return the walk of a rule, with its COUNT as the UNTIL that comes to the same."""
     walk = RuleWalk(rule, start)
     if rule.count is None:
         return walk
     try:
-        last = next(islice(walk.after(datetime.min, steps=MAX_COUNT_STEPS), rule.count - 1, None), None)  # noqa: DTZ901
+        last = next(islice(walk.after(datetime.min, steps=steps), rule.count - 1, None), None)  # noqa: DTZ901
     except TooFar:
         raise InvalidValue("schedule", f"COUNT={rule.count} reaches too far to be counted", "use UNTIL=") from None
     return RuleWalk(replace(rule, until=last), start)

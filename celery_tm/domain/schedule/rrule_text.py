@@ -19,6 +19,7 @@ YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY = range(7)
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 MAX_COUNT = 100_000
 MAX_INTERVAL = 100_000
+MAX_RULES = 4  # each is walked at every question, and RFC 5545 advises against more than one
 _MOMENT = re.compile(r"[0-9]{8}(?:T[0-9]{6})?", re.ASCII)
 _DAY = re.compile(rf"(?P<n>[+-]?[0-9]{{1,2}})?(?P<day>{'|'.join(WEEKDAYS)})", re.ASCII)
 
@@ -75,6 +76,8 @@ def read_recurrence(text: str) -> Recurrence:
         lines.append(f"{head}:{value}")
     if start is None:
         raise InvalidValue("schedule", f"{shown(text)} has no DTSTART, the local time it is counted from", EXAMPLE)
+    if len(rules) > MAX_RULES:
+        raise InvalidValue("schedule", f"it has {len(rules)} RRULE, and {MAX_RULES} is the most", "make definitions of them")
     if not rules and not added:
         raise InvalidValue("schedule", f"{shown(text)} has no RRULE", EXAMPLE)
     return Recurrence("\n".join(lines), start, tuple(rules), tuple(sorted(added)), frozenset(taken_out))

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
-from math import radians
+from math import degrees, radians
 from typing import Any, ClassVar
 
 from ...errors import InvalidValue, nearest, shown
@@ -24,6 +24,7 @@ from .base import MAX_LENGTH, Schedule, Zone, checked_keys
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
 MAX_DAYS = 400
 STEP = 1800
+MARGIN = 2.0  # degrees: more than the sun's size, its parallax and a day's change of its declination together
 # What ephem counts days from.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 _SHAPE = re.compile(r"(?P<event>\w+)\s+at\s+(?P<lat>[^\s,]+)\s*,\s*(?P<lon>[^\s,]+)", re.ASCII)
@@ -129,6 +130,8 @@ def _events_of(event: str, lat: float, lon: float, day: date) -> tuple[datetime,
         transit = _observer(lat, lon).next_transit(_ephem().Sun(), start=_days(begin))
         return (EPHEM_EPOCH + timedelta(seconds=round(float(transit) * 86400)),)
     sky = _Sky(lat, lon, begin, crossing)
+    if not sky.may_cross(lat):
+        return ()
     return tuple(
         begin + sky.turn(low, high) * SECOND
         for low, high in pairwise(sky.points())
@@ -156,6 +159,14 @@ class _Sky:
     def is_up(self, second: int) -> bool:
         """Say whether the sun stands at the event's height or above."""
         return self.height(second) >= 0
+
+    def may_cross(self, lat: float) -> bool:
+        """Say whether the sun comes near the event's height at all: a look at noon spares the many of a polar night."""
+        self.observer.date = self.begin + 0.5
+        self.sun.compute(self.observer)
+        declination = degrees(self.sun.dec)
+        highest, lowest = 90 - abs(lat - declination), abs(lat + declination) - 90
+        return lowest - MARGIN <= self.event.height <= highest + MARGIN
 
     def points(self) -> list[int]:
         """Return the seconds to look at: evenly spread, and where the sun turns, lest it rises and sets in between."""

@@ -12,7 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from ...domain.schedule import read_zone
-from ...errors import InvalidValue, UnknownSource, nearest
+from ...errors import InvalidValue, UnknownSource, nearest, spelled
 from ...store import foreign
 from . import beat, rows
 from .entry import Contents
@@ -41,7 +41,7 @@ class Place:
 def read_source(app: Any, source: str, place: Place) -> Contents:
     """Return what a scheduler's store holds; nothing is changed there."""
     if source not in SOURCES:
-        raise UnknownSource(str(source), nearest(str(source), SOURCES))
+        raise UnknownSource(spelled(source), nearest(source, SOURCES))
     read, takes = SOURCES[source]
     for option in ("schema", "key_prefix", "timezone"):
         if getattr(place, option) is not None and option not in takes:
