@@ -27,9 +27,9 @@ run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with samp
 
 # What is timed to the fraction of a second has the machine to itself.
 test: $(STAMP)   ## run every test on every database and broker found
-	$(PYTEST) -n 2 -m "not alone" tests/unit tests/contract tests/store tests/shop tests/faults $(ARGS)
+	$(PYTEST) -n 2 -m "not alone" tests/unit tests/contract tests/store tests/shop tests/faults tests/fuzz tests/soak $(ARGS)
 	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
-	$(PYTEST) -m alone tests/process tests/faults $(ARGS)
+	$(PYTEST) -m alone tests/process tests/faults tests/soak $(ARGS)
 
 counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 times
 	$(PYTEST) --thorough tests/process/test_at_home.py -k "counter and postgresql" $(ARGS)

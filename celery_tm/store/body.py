@@ -12,7 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..domain.secrecy import hidden
 from ..errors import ForeignSession, InvalidValue
-from .database import Database, Transaction, same_database
+from .addresses import same_database
+from .database import Database, Transaction
 from .outside import OUTBOX
 
 if TYPE_CHECKING:

@@ -19,14 +19,12 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Executable, Select, Table, Update, create_engine, event, select
-from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row, make_url
+from sqlalchemy.engine import Connection, CursorResult, Engine, Row
 from sqlalchemy.exc import (
-    ArgumentError,
     DataError,
     DBAPIError,
     IntegrityError,
     InvalidatePoolError,
-    NoSuchModuleError,
     ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -35,10 +33,11 @@ from sqlalchemy.pool import StaticPool
 from .. import clock
 from ..domain.facts import Fact, Facts
 from ..domain.secrecy import hidden, secrets_in
-from ..errors import DatabaseReadOnly, DatabaseUnavailable, DriverMissing, InvalidValue, RightMissing, SchemaMissing, shown
+from ..errors import DatabaseReadOnly, DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, shown
 from ..settings import Settings
+from .addresses import read_url
 from .clocks import Clock, GivenClock
-from .dialects import DIALECTS, Dialect, Moment, with_driver
+from .dialects import DIALECTS, Dialect, Moment
 from .prepared import Bare, Prepared, run_raw
 
 T = TypeVar("T")
@@ -173,7 +172,7 @@ class Database:
 
     def move_to(self, settings: Settings) -> None:
         """Be the database that these settings name: at first, and where a test gives an app one of its own."""
-        url = _read_url(settings.tm_database_url)
+        url = read_url(settings.tm_database_url)
         self.dispose()
         self.settings, self.url = settings, url
         self._secrets = secrets_in([url.render_as_string(hide_password=False)])
@@ -363,43 +362,6 @@ def _ping(engine: Engine, connection: Any) -> None:
         raise InvalidatePoolError from error  # the pool throws away all that are as old, and connects anew
 
 
-def _read_url(text: str) -> URL:
-    try:
-        url = with_driver(make_url(text))
-        backend = url.get_backend_name()
-        dialect = url.get_dialect()
-    except NoSuchModuleError:
-        raise InvalidValue("tm_database_url", f"unknown database or driver in {text.split(':')[0]!r}", _EXAMPLE) from None
-    except (ArgumentError, ValueError):
-        raise InvalidValue("tm_database_url", "it is not a database URL", _EXAMPLE) from None
-    if backend not in DIALECTS:
-        raise InvalidValue("tm_database_url", f"{backend} is not supported", _EXAMPLE)
-    try:
-        dialect.import_dbapi()
-    except ImportError as error:
-        raise DriverMissing(hidden(url.render_as_string(hide_password=True)), DIALECTS[backend].extra) from error
-    return url
-
-
-_EXAMPLE = "use e.g. 'sqlite:///celery_tm.db', 'postgresql://user@host/db' or 'mysql://user@host/db'"
-
-
 def _first_line(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def same_database(ours: URL, theirs: URL) -> bool:
-    """Say whether two URLs mean one database, whatever driver, user or spelling of localhost they use."""
-    return _identity(ours) == _identity(theirs)
-
-
-def _identity(url: URL) -> tuple[object, ...]:
-    backend = {"mariadb": "mysql"}.get(url.get_backend_name(), url.get_backend_name())
-    if backend == "sqlite":
-        memory = url.database in (None, "", ":memory:")
-        return (backend, ":memory:" if memory else os.path.realpath(str(url.database)))
-    host = url.host or url.query.get("host") or "localhost"
-    local = host in ("localhost", "127.0.0.1", "::1") or str(host).startswith("/")
-    port = url.port or {"postgresql": 5432, "mysql": 3306}.get(backend)
-    return (backend, "localhost" if local else host, port, url.database)

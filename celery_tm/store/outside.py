@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 
 from ..domain.secrecy import hidden
 from ..errors import ForeignSession, InvalidValue
-from .database import Database, Transaction, same_database
+from .addresses import same_database
+from .database import Database, Transaction
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, SessionTransaction
