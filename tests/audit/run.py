@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PACKAGE = "celery-tm"
-FOR_WORK_ON_IT = frozenset({"test", "suites", "bench", "docs", "dev"})  # extras that no installation has
+FOR_WORK_ON_IT = frozenset({"test", "suites", "bench", "docs", "dev", "fuzz"})  # extras that no installation has
 SERVICES = ("pypi", "osv")
 PATIENCE = 180.0  # seconds for a service to answer about all of them
 
