@@ -16,7 +16,11 @@ MERGE = "tag:yaml.org,2002:merge"
 
 def read_yaml(text: str) -> Any:
     """Return what a text holds; PyYAML's safe loader makes nothing but plain values. Errors are PyYAML's own."""
-    return yaml.load(text, Loader=_Loader)
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
