@@ -82,7 +82,7 @@ def job_of(task: Any, message: Message, *, id: str, args: Any, kwargs: Any, run_
         dedupe_key=by_rule(task, "key", args, kwargs),
         keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
         queue=message.queue,
-        priority=message.priority if isinstance(message.priority, int) else None,
+        priority=message.priority,
         expires_at=instant_of(task.app, message.expires),
         concurrency_key=lane,
         concurrency=(task.concurrency or 1) if lane else None,

@@ -88,7 +88,7 @@ def as_message(
         args=encode(list(args), field="args"),
         kwargs=encode(dict(kwargs), field="kwargs"),
         queue=queue_of(info),
-        priority=info.get("priority"),
+        priority=priority_of(info),
         expires=request.expires,
         options=options,
     )
@@ -124,6 +124,12 @@ def custom_headers(request: Context) -> dict[str, Any]:
 def _has_tracer() -> bool:
     """Say whether somebody has wrapped Celery's own way to send, as Sentry does."""
     return hasattr(Celery.send_task, "__wrapped__")
+
+
+def priority_of(info: Mapping[str, Any]) -> int | None:
+    """Return the priority that a message was sent with, if it is one that a database can keep."""
+    said = info.get("priority")
+    return said if type(said) is int and 0 <= said < 2**15 else None
 
 
 def queue_of(info: Mapping[str, Any]) -> str | None:

@@ -82,7 +82,7 @@ def _try_again(task: Any, context: JobContext, send_to: Callable[[Any], Any], wa
         args=message.args,
         kwargs=message.kwargs,
         queue=message.queue,
-        priority=message.priority if isinstance(message.priority, int) else None,
+        priority=message.priority,
         expires_at=instant_of(task.app, message.expires),
         options=message.options,
     )

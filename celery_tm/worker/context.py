@@ -48,7 +48,7 @@ class JobContext:
         self.leased_until = math.inf  # by this process' own measure of time, never later than the database's
         self._stop = False
         self._lost = False
-        self._reports = Reports(job, self._write)
+        self._reports = Reports(job)
         self._began: float | None = None
 
     @property
@@ -149,7 +149,7 @@ class JobContext:
 
     def report_progress(self, message: str) -> None:
         """Show how far the work has come. Written at most a few times a second; a database that is away is no failure."""
-        self.progress = self._reports.progress(message)
+        self.progress = self._reports.progress(message, self._write)
 
     def log(self, message: str, *, level: str = "info") -> None:
         """Keep a line with this execution, marked "debug", "info", "warning" or "error".
@@ -160,11 +160,11 @@ class JobContext:
             near = nearest(level, LOG_LEVELS)
             hint = f"; did you mean {near!r}?" if near else ""
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
-        self._reports.line(level, message)
+        self._reports.line(level, message, self._write)
 
     def flush(self) -> None:
         """Write the lines and the latest progress that are not written yet."""
-        self._reports.flush()
+        self._reports.flush(self._write)
 
     def _write(self, work: Any) -> None:
         if self.installation is None:

@@ -22,7 +22,7 @@ from ..domain.loads import MAX_CHUNK
 from ..errors import DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, SchemaOutdated
 from ..installation import Installation
 from ..producer.capturing import by_rule
-from ..producer.message import options_of, queue_of
+from ..producer.message import options_of, priority_of, queue_of
 from ..publisher import HEADER
 from ..store.keys import DoneKey
 from ..tracing import describe, span
@@ -218,7 +218,6 @@ def _call(task: Any) -> Call:
     info = request.delivery_info or {}
     lane = by_rule(task, "concurrency_key", request.args, request.kwargs)
     replaces = read_replaced(getattr(request, REPLACES, None))
-    priority = info.get("priority")
     return Call(
         id=request.id,
         task=task.name,
@@ -231,7 +230,7 @@ def _call(task: Any) -> Call:
         retry=task.retry_policy,
         options=options_of(request, info),
         queue=queue_of(info),
-        priority=priority if type(priority) is int and 0 <= priority < 2**15 else None,
+        priority=priority_of(info),
         concurrency_key=lane,
         concurrency=(task.concurrency or 1) if lane else None,
     )

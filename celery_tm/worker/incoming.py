@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from celery.signals import task_rejected
@@ -21,6 +22,7 @@ from ..producer.capturing import instant_of
 logger = logging.getLogger(__name__)
 MARK = "_celery_tm_looks"
 LONGEST = 10**9  # seconds: thirty years
+EARLIEST, LATEST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 
 
 def look_first(consumer: Any) -> None:
@@ -70,10 +72,16 @@ def fault_in(app: Any, message: Any) -> str | None:
         return None
     wrong = [name for name, is_sound in SOUND.items() if name in said and not is_sound(said[name])]
     wrong += [name for name in NEEDED if name not in said]
-    wrong += [name for name in ("eta", "expires") if said.get(name) is not None and instant_of(app, said[name]) is None]
+    wrong += [name for name in ("eta", "expires") if said.get(name) is not None and not _is_instant(app, said[name])]
     if wrong:
         return f"its {wrong[0]} is {shown(said[wrong[0]])}" if wrong[0] in said else f"it has no {wrong[0]}"
     return _fault_in_call(call)
+
+
+def _is_instant(app: Any, value: Any) -> bool:
+    """Say whether a time can be read, and is one that Celery can wait for in any zone."""
+    instant = instant_of(app, value)
+    return instant is not None and EARLIEST < instant < LATEST
 
 
 def _fault_in_call(call: Any) -> str | None:

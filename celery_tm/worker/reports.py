@@ -20,35 +20,36 @@ from ..store import jobs, logs
 EVERY = 0.2  # seconds between two writes of what comes fast
 AT_ONCE = 50  # writes that need not wait for each other; each is earned again after EVERY
 LAST_LINE = f"no more lines are kept of this execution: there are {MAX_LINES:,}; write the others to a log file"
+Write = Callable[[Callable[[Any], None]], None]
 
 
 class Reports:
-    """What one attempt has said. `write` runs a transaction, and minds if it fails.
+    """What one attempt has said. `write`, which each time is handed over, runs a transaction, and minds if it fails.
 
     The thread that renews leases writes too: what is taken out of the lines is taken by one of them. No lock is held
     meanwhile, for a body may fork.
     """
 
-    def __init__(self, job: Job, write: Callable[[Callable[[Any], None]], None]) -> None:
-        self._job, self._write = job, write
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._lines: deque[tuple[str, str]] = deque()
         self._kept = 0
         self._progress: str | None = None
         self._progress_at = float("-inf")
         self._allowance, self._counted_at = float(AT_ONCE), time.monotonic()
 
-    def progress(self, message: object) -> str:
+    def progress(self, message: object, write: Write) -> str:
         """Show how far the work has come, a few times a second at most; return what is shown."""
         self._progress = shown = cut(said(message), MAX_MESSAGE)
         if time.monotonic() - self._progress_at >= EVERY:
-            self.flush()
+            self.flush(write)
         return shown
 
-    def line(self, level: str, message: object) -> None:
+    def line(self, level: str, message: object, write: Write) -> None:
         """Keep a line."""
         self._keep(level, cut(said(message), MAX_MESSAGE))
         if self._may_write():
-            self.flush()
+            self.flush(write)
 
     def _keep(self, level: str, message: str) -> None:
         self._kept += 1
@@ -66,7 +67,7 @@ class Reports:
         self._allowance -= 1
         return True
 
-    def flush(self) -> None:
+    def flush(self, write: Write) -> None:
         """Write what is not written yet."""
         message, self._progress = self._progress, None
         if message is not None:
@@ -74,7 +75,7 @@ class Reports:
             self._keep("progress", message)
         lines = self._take()
         if lines or message is not None:
-            self._write(lambda tx: _written(tx, self._job, lines, message))
+            write(lambda tx: _written(tx, self._job, lines, message))
 
     def _take(self) -> Sequence[tuple[str, str]]:
         taken: list[tuple[str, str]] = []

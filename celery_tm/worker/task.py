@@ -9,6 +9,7 @@ plain Celery would run it, and needs no database.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -185,6 +186,13 @@ class Task(celery.Task):
         finally:
             context.asks_again = False
             self.__dict__.pop("override_max_retries", None)  # the limit was this job's, not the task's
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Let go of the frames of an attempt that is tried again: Celery's own would keep them until they are collected."""
+        super().on_retry(exc, task_id, args, kwargs, einfo)
+        for error in (sys.exc_info()[1], exc):  # `einfo`, and the record, tell where they were raised
+            if isinstance(error, BaseException):
+                error.__traceback__ = None
 
     def on_replace(self, sig: Any) -> Any:
         """Put another call in the place of this one."""

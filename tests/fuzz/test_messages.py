@@ -171,6 +171,11 @@ def part(number: int, value: object) -> Edit:
 
 BOTH = [[IdOf(PLAIN), 1], [IdOf(OTHER), 1]]
 LONG_AGO = "2000-01-01T00:00:00+00:00"
+ENDS_OF_TIME = [
+    ("eta", "9999-12-31T23:59:59-12:00"),
+    ("expires", "9999-12-31T23:59:59-12:00"),
+    ("eta", "0001-01-01T00:00:00+14:00"),
+]
 # Each of these brought a worker down, or got past the gate, once.
 KNOWN: dict[str, list[Forgery]] = {
     "without an id": [(PLAIN, [Edit(("headers",), {"task": "effect"})])],
@@ -178,6 +183,8 @@ KNOWN: dict[str, list[Forgery]] = {
     "a task that is no text": [(PLAIN, [head("task", ["effect"])])],
     "limits that are none": [(PLAIN, [head("timelimit", "12")]), (PLAIN, [head("timelimit", -5)])],
     "a body that is none": [(PLAIN, [Edit(("body",), body)]) for body in (0, [], [[], {}, "{0}"])],
+    "a time at the end of time": [(n, [head(name, at)]) for n in (PLAIN, DIRECT) for name, at in ENDS_OF_TIME],
+    "a priority beyond all numbers": [(n, [Edit(("properties", "priority"), 10**30)]) for n in (PLAIN, DIRECT, FAR)],
     "no time": [(PLAIN, [head("eta", 0)]), (PLAIN, [head("expires", "")])],
     "an attempt out of range": [(PLAIN, [tm("attempt", 2**63)]), (CHUNK, [tm("chunk", [["x", 2**31]])])],
     "NUL and halves": [(DIRECT, [head("id", "a\x00b")]), (DIRECT, [head("id", "\ud800")])],

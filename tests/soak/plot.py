@@ -8,6 +8,7 @@ from html import escape
 from .verdict import Verdict
 
 WIDTH, HEIGHT, LEFT, WORDS = 520, 26, 290, 300
+MOST = 60  # points of a line: more are not seen, and the picture is kept with the docs
 FLAT, GROWS, INK = "#2a7f62", "#c2452d", "#1f2933"
 
 
@@ -21,12 +22,13 @@ def draw(verdicts: Sequence[Verdict], *, title: str) -> str:
 
 
 def _row(verdict: Verdict, top: float) -> str:
-    points = verdict.series.points
+    every = -(-len(verdict.series.points) // MOST)
+    points = verdict.series.points[::every]
     begin, end = points[0][0], points[-1][0]
     low, high = min(value for _, value in points), max(value for _, value in points)
     across, up = (end - begin) or 1.0, (high - low) or 1.0
     line = " ".join(
-        f"{LEFT + WIDTH * (at - begin) / across:.1f},{top + HEIGHT - HEIGHT * (value - low) / up:.1f}"
+        f"{LEFT + WIDTH * (at - begin) / across:.0f},{top + HEIGHT - HEIGHT * (value - low) / up:.1f}"
         for at, value in points
     )
     told = f"{low:.4g} to {high:.4g} {verdict.series.unit}; {verdict.words}"
