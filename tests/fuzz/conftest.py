@@ -23,12 +23,18 @@ def examples(thorough: bool) -> int:
 
 
 @pytest.fixture
+def few(thorough: bool) -> int:
+    """How many examples each of many commands or requests is tried with."""
+    return 40 if thorough else 5
+
+
+@pytest.fixture
 def tried(examples: int) -> Callable[..., Any]:
     """Return how to try a property, with so many times the examples of one that needs a database."""
 
-    def with_(times: float = 1, **strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
+    def with_(times: int = 1, *, most: int | None = None, **strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
         limits = settings(
-            max_examples=max(int(examples * times), 1),
+            max_examples=most or examples * times,
             suppress_health_check=list(HealthCheck),
             database=None,
             phases=[Phase.explicit, Phase.generate, Phase.shrink],  # to explain a failure, every line would be traced

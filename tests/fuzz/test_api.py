@@ -34,8 +34,12 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.negative_data_rejection,
 ]
-SCHEMA = schemathesis.openapi.from_dict(document_of())
+# Who may ask is not the question here: all is asked with the same credentials.
+SCHEMA = schemathesis.openapi.from_dict({name: part for name, part in document_of().items() if name != "security"})
 ASKED = {result.ok().label: result.ok() for result in SCHEMA.get_all_operations()}
+FIXED = {operation.path for operation in OPERATIONS if not operation.names}
+# Where something can be said wrongly; a name in the path may be any text.
+FALLIBLE = {f"{operation.method} {operation.path}" for operation in OPERATIONS if operation.parameters}
 
 
 @pytest.fixture(params=["postgresql", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("sqlite", "mysql"))])
@@ -66,7 +70,9 @@ def test_schemathesis_meets_every_operation() -> None:
     assert set(ASKED) == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
 
 
-def test_every_operation_keeps_to_its_description(flower: Served, here: Everything, tried: Callable[..., Any]) -> None:
+def test_every_operation_keeps_to_its_description(
+    flower: Served, here: Everything, few: int, tried: Callable[..., Any]
+) -> None:
     known = st.sampled_from([str(value) for value in asdict(here).values()])
     statuses: set[int] = set()
     with Session() as session:
@@ -80,13 +86,15 @@ def test_every_operation_keeps_to_its_description(flower: Served, here: Everythi
                 headers={"Authorization": basic(*ANN)},
                 timeout=30,
             )
+            if urlsplit(response.request.url).path in FIXED - {case.path}:
+                return  # an id that is a word of another address: no id of ours is one
             statuses.add(response.status_code)
             case.validate_response(response, checks=CHECKS[:-1] if leaves_out(case, response.request.url) else CHECKS)
 
         for operation in ASKED.values():
-            for mode in GenerationMode:
+            for mode in GenerationMode if operation.label in FALLIBLE else [GenerationMode.POSITIVE]:
                 strategy = operation.as_strategy(generation_mode=mode)
-                tried(0.3, case=strategy, there=st.booleans(), value=known)(check)
+                tried(most=few, case=strategy, there=st.booleans(), value=known)(check)
     assert statuses >= {200, 400, 404}, statuses
 
 
@@ -125,7 +133,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def test_a_body_that_is_refused_changes_nothing(
-    flower: Served, here: Everything, tm: TimeManagement, tried: Callable[..., Any]
+    flower: Served, here: Everything, tm: TimeManagement, few: int, tried: Callable[..., Any]
 ) -> None:
     ann, known = flower.client(), st.sampled_from([str(value) for value in asdict(here).values()]) | ANY_TEXT.filter(len)
     kinds = st.sampled_from(
@@ -147,5 +155,5 @@ def test_a_body_that_is_refused_changes_nothing(
             assert all_rows(tm) == before
 
     for operation in CHANGING:
-        tried(0.4, operation=st.just(operation), name=known, body=bodies(operation), kind=kinds)(check)
+        tried(most=few, operation=st.just(operation), name=known, body=bodies(operation), kind=kinds)(check)
     assert seen >= {400, 404}, seen
