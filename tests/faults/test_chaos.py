@@ -51,6 +51,8 @@ STANDSTILL = ("sigstop pool process", "sigstop worker", "broker crashed", "sigki
         ("no-sweep", {1}, ("sigkill worker", "sigkill pool process")),
         ("own-transaction", {1}, ("sigkill beat",)),
         ("no-fencing", {1, 3}, STANDSTILL),
+        ("no-gate", {2}, STANDSTILL),
+        ("own-clock", {1, 2, 7}, ("clock shifted",)),
     ],
 )
 def test_a_missing_guard_is_noticed(
