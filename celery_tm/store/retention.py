@@ -87,7 +87,8 @@ def _steps(before: Any) -> tuple[Any, Select[Any]]:
     """Choose the steps of runs whose occurrence is gone. They go before their run, so that none is left behind."""
     run, step = tables.workflow, tables.step
     chosen = select(step.c.workflow, step.c.name).join_from(run, step, step.c.workflow == run.c.id)
-    return step, chosen.where(run.c.created_at < before, ~_has_occurrence()).order_by(run.c.created_at)
+    # One run after the other, also where several began at once.
+    return step, chosen.where(run.c.created_at < before, ~_has_occurrence()).order_by(run.c.created_at, run.c.id)
 
 
 def _runs(before: Any) -> tuple[Any, Select[Any]]:

@@ -56,7 +56,7 @@ def test_everything_that_only_looks_works_on_a_replica(own_url: str) -> None:
     assert (replica.dead_letters.list(), replica.occurrences("nightly")) == ([], [])
     for look in (replica.status, replica.doctor, replica.audit):
         assert look()
-    with pytest.raises(DatabaseReadOnly, match=r"read-only transaction.*tm_database_url name the primary"):
+    with pytest.raises(DatabaseReadOnly, match=r"read-only transaction.*use the primary in tm_database_url"):
         defer(pack_of(replica).s(3), delay="1s")
     for tm in (primary, replica):
         tm.installation.database.dispose()
