@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
     IntegrityError,
     InvalidatePoolError,
     ProgrammingError,
+    StatementError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
@@ -33,7 +34,7 @@ from sqlalchemy.pool import StaticPool
 from .. import clock
 from ..domain.facts import Fact, Facts
 from ..domain.secrecy import hidden, secrets_in
-from ..errors import DatabaseReadOnly, DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, shown
+from ..errors import DatabaseReadOnly, DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, TmError, shown
 from ..settings import Settings
 from .addresses import read_url
 from .clocks import Clock, GivenClock
@@ -290,6 +291,8 @@ class Database:
             if is_address or self.dialect.is_outage(error):
                 raise DatabaseUnavailable(self.safe_url, hidden(_first_line(error.orig), self._secrets)) from error
             raise
+        except StatementError as error:
+            raise _refused(error) from None
         except PoolTimeout as error:
             raise DatabaseUnavailable(self.safe_url, "all connections are in use") from error
 
@@ -302,6 +305,8 @@ class Database:
             self._name_right(error)
             self._refuse_reader(error)
             raise
+        except StatementError as error:
+            raise _refused(error) from None
 
     def _name_right(self, error: DBAPIError) -> None:
         lacking = self.dialect.lacks_right(error)
@@ -360,6 +365,11 @@ def _ping(engine: Engine, connection: Any) -> None:
         engine.dialect.do_ping(connection)
     except engine.dialect.loaded_dbapi.Error as error:
         raise InvalidatePoolError from error  # the pool throws away all that are as old, and connects anew
+
+
+def _refused(error: StatementError) -> BaseException:
+    """Return why a value was not even sent: one of our types refuses it, and SQLAlchemy's usual way wraps that up."""
+    return error.orig if isinstance(error.orig, TmError) else error
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import func, select
 from tmtest.courier import Courier, owed
+from tmtest.said import listening
 
 from celery_tm import Task, TimeManagement, current_job, defer, defer_many
 from celery_tm.domain.codec import MAX_BYTES
@@ -129,6 +130,12 @@ def test_many_jobs_with_long_arguments_are_written_at_once(tm: TimeManagement) -
 
 
 def test_what_cannot_be_stored_is_refused_in_our_words_and_the_connection_goes_on(database: Database) -> None:
+    refuse_what_is_too_long(database)
+    with listening(database):  # where somebody listens, statements take another way
+        refuse_what_is_too_long(database)
+
+
+def refuse_what_is_too_long(database: Database) -> None:
     draft = {"id": new_id(), "task": "effect", "args": "[]", "delay": timedelta(0), "original_delay": timedelta(0)}
     for alone in (True, False):
         with pytest.raises(InvalidValue, match="value: 1,000,009 characters"):
