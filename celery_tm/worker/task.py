@@ -9,7 +9,6 @@ plain Celery would run it, and needs no database.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 import celery
 from celery.app.autoretry import add_autoretry_behaviour
 from celery.exceptions import Reject, Retry
+from celery.signals import task_postrun
 
 from ..clock import parse_duration, readable_expiry
 from ..domain.job import MAX_TASK, checked_concurrency, checked_text, checked_timeout
@@ -188,11 +188,9 @@ class Task(celery.Task):
             self.__dict__.pop("override_max_retries", None)  # the limit was this job's, not the task's
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Let go of the frames of an attempt that is tried again: Celery's own would keep them until they are collected."""
+        """See to it that the frames of an attempt which is tried again are let go when Celery is done with them."""
         super().on_retry(exc, task_id, args, kwargs, einfo)
-        for error in (sys.exc_info()[1], exc):  # `einfo`, and the record, tell where they were raised
-            if isinstance(error, BaseException):
-                error.__traceback__ = None
+        task_postrun.connect(_let_go_of_frames, weak=False, dispatch_uid=_let_go_of_frames.__qualname__)
 
     def on_replace(self, sig: Any) -> Any:
         """Put another call in the place of this one."""
@@ -200,3 +198,11 @@ class Task(celery.Task):
         if context is None or context.installation is None or self.request.called_directly or self.request.is_eager:
             return super().on_replace(sig)
         return following.replace(context, sig)
+
+
+def _let_go_of_frames(sender: Any = None, retval: Any = None, **_: Any) -> None:
+    """Let go of the frames of an attempt that is tried again; Celery's own would keep them until they are collected."""
+    if isinstance(retval, Retry) and isinstance(sender, Task):
+        for error in (retval, retval.exc):  # what is told of them is told by now
+            if isinstance(error, BaseException):
+                error.__traceback__ = None
