@@ -58,8 +58,8 @@ def fault_in(app: Any, message: Any) -> str | None:
         return None
     try:
         payload = message.payload
-    except (DecodeError, ContentDisallowed):
-        return None
+    except (DecodeError, ContentDisallowed):  # Celery says so itself, once it has looked the task up
+        return _fault_in_said(app, message.headers) if "task" in message.headers else None
     except Exception as error:  # a coding that nobody knows, and whatever else its bytes may do
         return f"its body cannot be read ({type(error).__name__}: {shown(str(error))})"
     if "task" in message.headers:
@@ -70,12 +70,16 @@ def fault_in(app: Any, message: Any) -> str | None:
         said, call = payload, [payload.get("args", []), payload.get("kwargs", {}), payload]
     else:
         return None
+    return _fault_in_said(app, said) or _fault_in_call(call)
+
+
+def _fault_in_said(app: Any, said: Mapping[str, Any]) -> str | None:
     wrong = [name for name, is_sound in SOUND.items() if name in said and not is_sound(said[name])]
     wrong += [name for name in NEEDED if name not in said]
     wrong += [name for name in ("eta", "expires") if said.get(name) is not None and not _is_instant(app, said[name])]
-    if wrong:
-        return f"its {wrong[0]} is {shown(said[wrong[0]])}" if wrong[0] in said else f"it has no {wrong[0]}"
-    return _fault_in_call(call)
+    if not wrong:
+        return None
+    return f"its {wrong[0]} is {shown(said[wrong[0]])}" if wrong[0] in said else f"it has no {wrong[0]}"
 
 
 def _is_instant(app: Any, value: Any) -> bool:

@@ -1,4 +1,5 @@
-"""How much is tried: a moment's worth in `make test`, more with --thorough; and apps on one database after another."""
+"""How much is tried: a moment's worth in `make test`, the same each time; more with --thorough, other each time; and apps on
+one database after another."""
 
 from __future__ import annotations
 
@@ -29,12 +30,13 @@ def few(thorough: bool) -> int:
 
 
 @pytest.fixture
-def tried(examples: int) -> Callable[..., Any]:
+def tried(examples: int, thorough: bool) -> Callable[..., Any]:
     """Return how to try a property, with so many times the examples of one that needs a database."""
 
     def with_(times: int = 1, *, most: int | None = None, **strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
         limits = settings(
             max_examples=most or examples * times,
+            derandomize=not thorough,
             suppress_health_check=list(HealthCheck),
             database=None,
             phases=[Phase.explicit, Phase.generate, Phase.shrink],  # to explain a failure, every line would be traced

@@ -33,12 +33,14 @@ def app(request: pytest.FixtureRequest, app_on: Callable[[str], Celery]) -> Cele
 
 
 @pytest.fixture
-def try_out(examples: int) -> Callable[..., Any]:
+def try_out(examples: int, thorough: bool) -> Callable[..., Any]:
     """Return how to try a property with many examples."""
 
     def tried(**given_: st.SearchStrategy[Any]) -> Callable[..., Any]:
         def run(check: Any) -> None:
-            limits = settings(max_examples=examples * 5, suppress_health_check=list(HealthCheck), database=None)
+            limits = settings(
+                max_examples=examples * 5, derandomize=not thorough, suppress_health_check=list(HealthCheck), database=None
+            )
             limits(given(**given_)(check))()
 
         return run

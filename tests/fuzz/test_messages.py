@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -128,8 +128,17 @@ def begin(request: pytest.FixtureRequest, effects: Path, app_on: Callable[[str],
     return anew
 
 
-def test_no_forgery_runs_a_body_twice_or_with_other_arguments(begin: Callable[[], World], examples: int) -> None:
-    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+def test_no_forgery_runs_a_body_twice_or_with_other_arguments(
+    begin: Callable[[], World], examples: int, thorough: bool
+) -> None:
+    # Without shrinking: an example holds megabytes. The short run tries the same ones each time, the thorough one others.
+    @settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        derandomize=not thorough,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(sent=forgeries)
     def taken_in(sent: list[Forgery]) -> None:
         take_in(begin(), sent)
@@ -181,6 +190,7 @@ KNOWN: dict[str, list[Forgery]] = {
     "without an id": [(PLAIN, [Edit(("headers",), {"task": "effect"})])],
     "an id that is no text": [(PLAIN, [head("id", [])]), (DIRECT, [head("id", {})])],
     "a task that is no text": [(PLAIN, [head("task", ["effect"])])],
+    "a task that is no text, and no body": [(PLAIN, [Edit(("headers",), {"task": {}}), Edit(("raw",), b"\xd3")])],
     "limits that are none": [(PLAIN, [head("timelimit", "12")]), (PLAIN, [head("timelimit", -5)])],
     "a body that is none": [(PLAIN, [Edit(("body",), body)]) for body in (0, [], [[], {}, "{0}"])],
     "a time at the end of time": [(n, [head(name, at)]) for n in (PLAIN, DIRECT) for name, at in ENDS_OF_TIME],
