@@ -15,6 +15,7 @@ from tmtest import crash_list, points
 from tmtest.crash_scenarios import SCENARIOS, Scenario
 from tmtest.crash_world import CrashWorld, opened
 
+TRIES = 5  # which of several steps comes first goes by their ids, and so do a few of the points
 BY_TURNS = 4  # one in so many scenarios is gone through on MariaDB, all of them in the thorough run
 
 
@@ -39,9 +40,13 @@ def test_whoever_dies_leaves_nothing_lost_and_nothing_doubled(world: CrashWorld,
     kind = world.database.dialect.name
     if kind == "mysql" and not thorough and zlib.crc32(scenario.name.encode()) % BY_TURNS:
         pytest.skip("by turns")
-    listed, passed = crash_list.read(kind), crash_list.passed(world, scenario)
-    new = {point.name for point in passed} - set().union(*listed.values())
-    gone = set(listed[scenario.name]) - {point.name for point in passed}
+    listed = crash_list.read(kind)
+    for _ in range(TRIES):
+        passed = crash_list.passed(world, scenario)
+        new = {point.name for point in passed} - set().union(*listed.values())
+        gone = set(listed[scenario.name]) - {point.name for point in passed}
+        if not gone:
+            break
     assert not new, f"not listed, so nobody dies there: {sorted(new)}; write the list anew with `make crash-points`"
     assert not gone, f"listed, and not come to: {sorted(gone)}; write the list anew with `make crash-points`"
     gc.freeze()  # so that a child copies less
