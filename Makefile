@@ -7,7 +7,7 @@ PEERS := $(VENV)/.installed-peers
 GUIDED := $(VENV)/.installed-guided
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: audit bench bench-quick celery-suites chaos counted crash-points docs fuzz screenshots run lint soak test test-fast test-thorough versions check format clean help
+.PHONY: audit bench bench-quick celery-suites chaos counted crash-points docs fuzz screenshots run lint soak storm storm-put-back test test-fast test-thorough versions check format clean help
 
 help:            ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -27,9 +27,9 @@ run: $(STAMP)    ## start worker, beat and Flower on SQLite and files, with samp
 
 # What is timed to the fraction of a second has the machine to itself.
 test: $(STAMP)   ## run every test on every database and broker found
-	$(PYTEST) -n 2 -m "not alone" tests/unit tests/contract tests/store tests/shop tests/faults tests/fuzz tests/soak $(ARGS)
-	$(PYTEST) -n 3 --dist loadgroup -m "not alone" tests/process $(ARGS)
-	$(PYTEST) -m alone tests/process tests/faults tests/soak $(ARGS)
+	$(PYTEST) -n 3 -m "not alone" tests/unit tests/contract tests/store tests/shop tests/faults tests/fuzz tests/soak tests/storm $(ARGS)
+	$(PYTEST) -n 5 --dist loadgroup -m "not alone" tests/process tests/documents $(ARGS)
+	$(PYTEST) -m alone tests/process tests/faults tests/soak tests/storm $(ARGS)
 
 counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 times
 	$(PYTEST) --thorough tests/process/test_at_home.py -k "counter and postgresql" $(ARGS)
@@ -37,6 +37,14 @@ counted: $(STAMP) ## 2,000 transactional jobs on workers that are killed 200 tim
 chaos: export PYTHONPATH := tests
 chaos: $(STAMP)  ## a load of every kind of job while everything is broken, then the verdict; MINUTES=30 PAIR=… SEED=… ARGS=…
 	$(BIN)/python -m faults.run --minutes $(or $(MINUTES),30) --pair $(or $(PAIR),postgresql+redis) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+storm: export PYTHONPATH := tests
+storm: $(STAMP)  ## every pair of features on every stage of pools, databases, brokers and faults, then the verdict; SEED=… MORE=… ARGS=…
+	$(BIN)/python -m storm.run $(if $(SEED),--seed $(SEED)) --more $(or $(MORE),40) $(ARGS)
+
+storm-put-back: export PYTHONPATH := tests
+storm-put-back: $(STAMP)  ## bring each mended defect back, and see who notices; ARGS: findings
+	$(BIN)/python -m storm.put_back --output storm-put-back.md $(ARGS)
 
 crash-points: $(STAMP)  ## write the list of all points at which a process is killed in tests anew; needs PostgreSQL and MariaDB
 	PYTHONPATH=tests $(BIN)/python -m tmtest.crash_list
@@ -75,7 +83,7 @@ audit: export PYTHONPATH := tests
 audit: $(STAMP)  ## whether the packages it runs on fit together, and whether any has a known vulnerability
 	$(BIN)/python -m audit.run
 
-celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas
+celery-suites: $(STAMP)  ## Celery's own tests with our base class and without; ARGS: unit, integration, canvas, chord, …
 	PYTHONPATH=tests $(BIN)/python -m celery_suites.run $(ARGS)
 
 $(PEERS): $(STAMP)

@@ -1,4 +1,4 @@
-"""What whoever waits for a result is told about a job that will not run: Celery's result backend says REVOKED.
+"""Marks jobs in Celery's result backend: REVOKED where they will not run, STARTED where `track_started` asks for it.
 
 The backend is the caller's comfort, not the record: if it is away, that is logged and forgotten.
 """
@@ -6,8 +6,10 @@ The backend is the caller's comfort, not the record: if it is away, that is logg
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
+from celery import Celery, states
 from celery.app.task import Context
 
 from .domain.job import Job
@@ -18,20 +20,44 @@ logger = logging.getLogger(__name__)
 
 def revoked(task: Any, request: Any, *, reason: str = "revoked") -> bool:
     """Tell that a call is revoked, and its chord, where it has one, that it will not come; say whether that worked."""
+    return _mark(task.app, task, request, reason=reason, stores=not task.ignore_result)
+
+
+def started(task: Any, request: Any) -> None:
+    """Store STARTED for an admitted delivery whose task has `track_started`."""
+    if not task.tm_track_started or task.ignore_result:
+        return
+    meta = {"pid": os.getpid(), "hostname": request.hostname}
     try:
-        task.backend.mark_as_revoked(request.id, reason, request=request, store_result=not task.ignore_result)
+        task.backend.store_result(request.id, meta, states.STARTED, request=request)
     except Exception as error:  # whatever a backend raises
         told = Installation.of(task.app).hidden(error)
-        logger.warning("%s[%s] was revoked, but its result does not say so: %s", task.name, request.id, told)
-        return False
-    return True
+        logger.warning("%s[%s] has started, but its result does not say so: %s", task.name, request.id, told)
 
 
 def job_revoked(installation: Installation, job: Job, *, reason: str = "revoked") -> bool:
-    """The same for a job that has no delivery."""
-    task = installation.app.tasks.get(job.task)
-    if task is None:
-        return True
+    """The same for a job that has no delivery; where its task is not registered, by the app's result backend."""
+    app = installation.app
     renamed = {"link": "callbacks", "link_error": "errbacks", "group_id": "group"}
     said = {renamed.get(name, name): value for name, value in job.options.items()}
-    return revoked(task, Context(said, id=job.id, task=job.task, called_directly=False), reason=reason)
+    request = Context(said, id=job.id, task=job.task, called_directly=False)
+    task = app.tasks.get(job.task)
+    if task is not None:
+        return revoked(task, request, reason=reason)
+    stores = not said.get("ignore_result", app.conf.task_ignore_result)
+    return _mark(app, app, request, reason=reason, stores=stores)
+
+
+def backend_of(installation: Installation, job: Job) -> Any:
+    """Return the result backend of a job's task, else that of the app."""
+    return getattr(installation.app.tasks.get(job.task), "backend", None) or installation.app.backend
+
+
+def _mark(app: Celery, owner: Any, request: Any, *, reason: str, stores: bool) -> bool:
+    try:
+        owner.backend.mark_as_revoked(request.id, reason, request=request, store_result=stores)
+    except Exception as error:  # whatever a backend raises
+        told = Installation.of(app).hidden(error)
+        logger.warning("%s[%s] was revoked, but its result does not say so: %s", request.task, request.id, told)
+        return False
+    return True

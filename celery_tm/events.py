@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -28,8 +28,8 @@ class JobsDeferred:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionStarted:
-    """The gate has let an attempt in, `waited` seconds after it was due."""
+class _OfAttempt:
+    """What every event about an attempt says of it."""
 
     job: str
     task: str
@@ -38,34 +38,26 @@ class ExecutionStarted:
     attempt: int
     execution: str
     occurrence: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionStarted(_OfAttempt):
+    """The gate has let an attempt in, `waited` seconds after it was due."""
+
     waited: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionCompleted:
+class ExecutionCompleted(_OfAttempt):
     """An attempt has succeeded; `duration` is how many seconds its body took, where this process saw it run."""
 
-    job: str
-    task: str
-    definition: str | None
-    step: str | None
-    attempt: int
-    execution: str
-    occurrence: str | None
     duration: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionFailed:
+class ExecutionFailed(_OfAttempt):
     """An attempt has failed, timed out or vanished; `next_delay` is None where no try follows."""
 
-    job: str
-    task: str
-    definition: str | None
-    step: str | None
-    attempt: int
-    execution: str
-    occurrence: str | None
     outcome: str
     error: str
     next_delay: float | None
@@ -73,31 +65,17 @@ class ExecutionFailed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionGivenBack:
+class ExecutionGivenBack(_OfAttempt):
     """An attempt has ended that is no try: its worker stopped (*interrupted*), or its body put another call in its place."""
 
-    job: str
-    task: str
-    definition: str | None
-    step: str | None
-    attempt: int
-    execution: str
-    occurrence: str | None
     outcome: str
     reason: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobCancelled:
+class JobCancelled(_OfAttempt):
     """A job will not run, or was stopped: it was cancelled, has expired, or its key has succeeded (*deduplicated*)."""
 
-    job: str
-    task: str
-    definition: str | None
-    step: str | None
-    attempt: int
-    execution: str
-    occurrence: str | None
     outcome: str
     reason: str | None
     actor: str | None
@@ -211,21 +189,26 @@ class JobsDispatched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstantsPlanned:
-    """Instants of definitions were decided; `recovering` of those that run had been missed."""
+    """Instants of definitions were decided; `recovering` of those that run had been missed.
+
+    `by_recovery` counts those that run by the recovery policy under which they do; `none`: they are on time.
+    """
 
     definitions: int
     running: int
     recovering: int
+    by_recovery: Mapping[str, int]
     not_running: int
     behind: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsSwept:
-    """Jobs whose lease had ended were put back."""
+    """Jobs whose lease had ended were put back; `stale` are attempts that ran for longer than they may."""
 
     redispatched: int
     orphaned: int
+    stale: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,6 +240,16 @@ class DefinitionBroken:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowSetAside:
+    """A row could not be read or handled by this process; it is skipped for a while and tried again."""
+
+    table: str
+    row: str
+    name: str | None
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DefinitionSeldom:
     """A definition fires less than once in five years."""
 
@@ -270,6 +263,24 @@ class EntryRefused:
     """An entry of `beat_schedule` could not be seeded; the others were."""
 
     name: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DefinitionConflict:
+    """A file or the code changes fields of a definition that a person has changed too; the person's values stay."""
+
+    name: str
+    source: str
+    fields: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueBlocked:
+    """A queue cannot be used: the broker refuses to declare it or to take its messages. Its jobs wait, the others go on."""
+
+    queue: str | None
+    task: str
     error: str
 
 
@@ -310,8 +321,11 @@ jobs_swept = Signal(name="jobs_swept")
 tick_done = Signal(name="tick_done")
 task_unknown = Signal(name="task_unknown")
 definition_broken = Signal(name="definition_broken")
+row_set_aside = Signal(name="row_set_aside")
 definition_seldom = Signal(name="definition_seldom")
 entry_refused = Signal(name="entry_refused")
+definition_conflict = Signal(name="definition_conflict")
+queue_blocked = Signal(name="queue_blocked")
 outage_began = Signal(name="outage_began")
 outage_ended = Signal(name="outage_ended")
 
@@ -337,22 +351,17 @@ SIGNALS: Mapping[type, Signal] = {
     TickDone: tick_done,
     TaskUnknown: task_unknown,
     DefinitionBroken: definition_broken,
+    RowSetAside: row_set_aside,
     DefinitionSeldom: definition_seldom,
     EntryRefused: entry_refused,
+    DefinitionConflict: definition_conflict,
+    QueueBlocked: queue_blocked,
     OutageBegan: outage_began,
     OutageEnded: outage_ended,
 }
-LEVELS: Mapping[type, int] = {
-    ExecutionFailed: logging.WARNING,
-    JobBuried: logging.ERROR,
-    LeaseWasLost: logging.WARNING,
-    TaskUnknown: logging.WARNING,
-    DefinitionBroken: logging.ERROR,
-    DefinitionSeldom: logging.WARNING,
-    EntryRefused: logging.ERROR,
-    OutageBegan: logging.ERROR,
-    OutageEnded: logging.WARNING,
-}
+_WARNINGS = (ExecutionFailed, LeaseWasLost, TaskUnknown, DefinitionSeldom, DefinitionConflict, OutageEnded)
+_ERRORS = (JobBuried, DefinitionBroken, RowSetAside, EntryRefused, QueueBlocked, OutageBegan)
+LEVELS: Mapping[type, int] = dict.fromkeys(_WARNINGS, logging.WARNING) | dict.fromkeys(_ERRORS, logging.ERROR)
 
 REPEAT_AFTER = 60.0  # seconds until a warning about the same thing is worth a line again
 _warned: dict[object, float] = {}

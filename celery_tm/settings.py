@@ -16,9 +16,19 @@ from .errors import InvalidValue, UnknownSetting, nearest, shown
 
 MAX_IDENTIFIER = 50  # PostgreSQL's names end after 63 bytes, and a channel's name has a prefix
 NODE_KINDS, MAX_PORT = ("beat", "worker"), 65_535
+MAX_APP_NAME = 86
+KEPT_SUCCESS = timedelta(days=7)
+KEEP_OUTCOMES = ("succeeded", "failed", "cancelled")  # after which a key may be kept
+MAX_KEPT = 10_000  # of each task: the row that many back is looked up by index
 DEFAULT_URL = "sqlite:///celery_tm.db"
+UPDATE_POLICIES = ("immediate", "graceful", "windowed")
 COUNTED = ("executions", "occurrences", "logs", "audit")  # what `tm_keep_rows` may limit
-FROM_ENVIRONMENT = {"tm_database_url": "TM_DATABASE_URL", "tm_schema": "TM_SCHEMA", "tm_lease": "TM_LEASE"}
+FROM_ENVIRONMENT = {
+    "tm_database_url": "TM_DATABASE_URL",
+    "tm_schema": "TM_SCHEMA",
+    "tm_lease": "TM_LEASE",
+    "tm_app": "TM_APP",
+}
 
 
 def _setting(default: Any, about: str, kind: str, *, repr: bool = True) -> Any:
@@ -36,8 +46,25 @@ class Settings:
         DEFAULT_URL, "SQLAlchemy URL of the database that keeps the jobs", "text", repr=False
     )  # with its password
     tm_schema: str | None = _setting(None, "schema of the tables (PostgreSQL), e.g. time_management", "identifier")
+    tm_app: str | None = _setting(
+        None,
+        "name of the app whose definitions and jobs these are, where several share a database; unset: the Celery app's own",
+        "app",
+    )
     tm_auto_upgrade: bool | None = _setting(
         None, "upgrade the tables on first use; unset: only for SQLite, never for a server", "flag"
+    )
+    tm_pool_size: int | None = _setting(
+        None,
+        "how many database connections one process may have open at once; unset: 15, or as many as a worker of threads or "
+        "greenlets runs bodies, and 5 more",
+        "count",
+    )
+    tm_prepare_statements: bool | None = _setting(
+        None,
+        "whether PostgreSQL's driver prepares statements; a pooler in transaction mode must keep them (PgBouncer from 1.21, "
+        "max_prepared_statements); unset: only on a direct connection",
+        "flag",
     )
     tm_lease: timedelta = _setting(
         timedelta(seconds=30), "how long a running attempt is trusted without renewal", "duration"
@@ -50,10 +77,18 @@ class Settings:
     tm_poll_interval: timedelta = _setting(timedelta(seconds=1), "how often beat looks for due work at least", "duration")
     tm_claim_batch: int = _setting(500, "how many due jobs beat claims at once", "count")
     tm_max_in_flight: int | None = _setting(
-        None, "how many jobs may be dispatched or running at once; the others wait in the database", "count"
+        None,
+        "how many jobs, direct calls included, may be dispatched or running at once; the others wait in the database",
+        "count",
+    )
+    tm_task_timeout: timedelta | None = _setting(
+        None, "the timeout of tasks and jobs that state neither a timeout nor a time limit of Celery's", "duration"
     )
     tm_stuck_after: timedelta = _setting(
-        timedelta(hours=24), "how long an occurrence without an execution_timeout may run before it is stale", "duration"
+        timedelta(hours=24),
+        "how long an attempt of a task without max_duration, and an occurrence without an execution_timeout, may run before "
+        "it is stale",
+        "duration",
     )
     tm_capture_eta_after: timedelta = _setting(
         timedelta(seconds=60),
@@ -76,14 +111,27 @@ class Settings:
     tm_queue_aliases: Mapping[str, str] = _setting(
         {}, "names that stand for queues, e.g. {'onprem': 'onprem-queue'}", "names"
     )
+    tm_update_policy: str = _setting(
+        "immediate",
+        "when an edit counts that does not say so: 'immediate', 'graceful' (after the next planned run) or 'windowed'",
+        "update_policy",
+    )
     tm_publish_retry: Mapping[str, Any] = _setting(
         {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
         "kombu's retry policy for one publish; afterwards the job goes back to pending",
         "mapping",
     )
-    tm_keep_keys: timedelta = _setting(timedelta(days=7), "how long the key of a success refuses a second run", "duration")
+    tm_keep_keys: timedelta | Mapping[str, timedelta] = _setting(
+        KEPT_SUCCESS,
+        "how long the key of a success refuses a second run; or by outcome, also for failed and cancelled jobs: "
+        "{'succeeded': '31d', 'failed': '7d', 'cancelled': '1d'}",
+        "kept",
+    )
     tm_keep_executions: timedelta = _setting(
         timedelta(days=90), "how long executions and occurrences that have ended are kept", "duration"
+    )
+    tm_keep_last: int = _setting(
+        50, "how many executions of each task, and of each definition, are kept however old they are; 0: none", "number"
     )
     tm_keep_logs: timedelta = _setting(timedelta(days=30), "how long progress and log lines are kept", "duration")
     tm_keep_audit: timedelta = _setting(timedelta(days=365), "how long the audit is kept", "duration")
@@ -94,7 +142,8 @@ class Settings:
     )
     tm_admins: Sequence[str] | None = _setting(
         None,
-        "who may change things in Flower, by user name or e-mail, wildcards allowed; unset: everybody it lets in",
+        "who may change things in Flower, by user name or e-mail, wildcards allowed; unset: on SQLite everybody it lets in, "
+        "on a server nobody",
         "users",
     )
     tm_metrics_port: int | Mapping[str, int] | None = _setting(
@@ -115,6 +164,12 @@ class Settings:
     def renew_every(self) -> float:
         """Return the seconds between two renewals of a lease: three chances before it ends."""
         return self.tm_lease.total_seconds() / 3
+
+    @property
+    def keep_keys(self) -> Mapping[str, timedelta]:
+        """Return how long a key is kept after each outcome; an outcome that is not there frees the key."""
+        stated = self.tm_keep_keys
+        return {KEEP_OUTCOMES[0]: KEPT_SUCCESS, **(stated if isinstance(stated, Mapping) else {KEEP_OUTCOMES[0]: stated})}
 
     def port_of(self, kind: str) -> int | None:
         """Return the port on which beats or workers serve their metrics; None: they do not."""
@@ -165,6 +220,12 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_KEPT:
+        raise InvalidValue(name, f"{shown(value)} is not a number of rows", f"give a whole number from 0 to {MAX_KEPT:,}")
+    return value
+
+
 def _duration(name: str, value: Any) -> timedelta:
     if isinstance(value, str) and value.isascii() and value.replace(".", "", 1).isdigit():
         value = float(value)  # from the environment: plain seconds
@@ -172,6 +233,24 @@ def _duration(name: str, value: Any) -> timedelta:
     if duration <= timedelta(0):
         raise InvalidValue(name, f"{shown(value)} is not a duration above zero", "give a longer one, e.g. '30s'")
     return duration
+
+
+def _kept(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return read_keep_key(value, field=name)
+    return _duration(name, value)
+
+
+def read_keep_key(value: Any, *, field: str = "keep_key") -> dict[str, timedelta]:
+    """Return how long a key is kept after each outcome that is stated; a plain duration is for successes."""
+    if not isinstance(value, Mapping):
+        return {KEEP_OUTCOMES[0]: parse_duration(value, field=field)}
+    for outcome in value:
+        if outcome not in KEEP_OUTCOMES:
+            near = nearest(outcome, KEEP_OUTCOMES) if isinstance(outcome, str) else None
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InvalidValue(field, f"{shown(outcome)} is not an outcome", f"use {', '.join(KEEP_OUTCOMES)}{hint}")
+    return {outcome: parse_duration(kept, field=field) for outcome, kept in value.items()}
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
@@ -184,6 +263,14 @@ def _policy(name: str, value: Any) -> Any:
     if not isinstance(value, (str, Mapping)):
         raise InvalidValue(name, f"{shown(value)} is not a retry policy", "give e.g. 'never' or {'kind': 'fixed'}")
     return value
+
+
+def _update_policy(name: str, value: Any) -> str:
+    if value not in UPDATE_POLICIES:
+        near = nearest(value, UPDATE_POLICIES)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise InvalidValue(name, f"{shown(value)} is unknown", f"use one of {', '.join(UPDATE_POLICIES)}{hint}")
+    return str(value)
 
 
 def _names(name: str, value: Any) -> dict[str, str]:
@@ -245,15 +332,26 @@ def _rows(name: str, value: Any) -> dict[str, int]:
     return rows
 
 
+def _app(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not text.isprintable() or len(text) > MAX_APP_NAME:
+        raise InvalidValue(name, f"{shown(value)} is not the name of an app", f"use at most {MAX_APP_NAME} characters")
+    return text
+
+
 _READERS: Mapping[str, Any] = {
+    "app": _app,
     "text": _text,
     "identifier": _identifier,
     "flag": _flag,
     "count": _count,
+    "number": _number,
+    "kept": _kept,
     "duration": _duration,
     "mapping": _mapping,
     "names": _names,
     "policy": _policy,
+    "update_policy": _update_policy,
     "ports": _ports,
     "patterns": _patterns,
     "users": _users,

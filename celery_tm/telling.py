@@ -10,8 +10,7 @@ from typing import Any
 
 from . import events
 from .domain.execution import Outcome
-from .domain.facts import Buried, Closed, Created, Ended, Fact, Facts, Noted, RunMoved
-from .domain.ids import execution_id
+from .domain.facts import Buried, Closed, Created, Ended, Fact, Facts, Noted, RunMoved, Unread
 from .domain.job import Job
 from .domain.occurrence import OccurrenceState
 
@@ -20,6 +19,7 @@ KINDS: Mapping[Outcome, type] = {
     Outcome.FAILED: events.ExecutionFailed,
     Outcome.TIMEOUT: events.ExecutionFailed,
     Outcome.ORPHANED: events.ExecutionFailed,
+    Outcome.STALE: events.ExecutionFailed,
     Outcome.CANCELLED: events.JobCancelled,
     Outcome.EXPIRED: events.JobCancelled,
     Outcome.DEDUPLICATED: events.JobCancelled,
@@ -66,6 +66,8 @@ def _kind(fact: Fact) -> type | None:
             return events.RunStarted if fact.state is OccurrenceState.RUNNING else events.RunEnded
         case Created():
             return events.JobsDeferred
+        case Unread():
+            return None  # `Installation` sets it aside
     if fact.object.startswith(DEFINITION):
         return events.DefinitionChanged
     return events.LetterRevived if fact.object.startswith(JOB) and fact.action == "revive" else None
@@ -78,7 +80,7 @@ def _named(job: Job) -> dict[str, Any]:
         "definition": job.definition,
         "step": job.step,
         "attempt": job.attempt,
-        "execution": execution_id(job.id, job.attempt),
+        "execution": job.execution_id,
         "occurrence": job.occurrence,
     }
 

@@ -180,14 +180,18 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "DefinitionExists": ("nightly",),
     "StaleVersion": ("nightly", 3, 4, "kim", {"queue": ("'fast'", "'slow'")}),
     "JobNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
+    "RowUnreadable": ("tm_job", "01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d", "'paused' is not a state"),
     "OccurrenceNotFound": ("4e0a44f4-6a5b-5d4c-9a57-3f5a4d1c0b7e",),
     "DeadLetterNotFound": ("01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d",),
     "CountChanged": ("dead letters", 40, 42),
     "DuplicateKey": ("shop.expire_payment", "order:42", "01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d"),
+    "DuplicateId": ("shop.expire_payment", "01981f6e-7c10-7a52-b1c3-0d3f5a6b7c8d"),
     "SchemaMissing": ("postgresql://shop@db/shop",),
     "SchemaOutdated": ("postgresql://shop@db/shop", "0001", "0002"),
     "TableInUse": ("tm_job", 60.0),
     "DatabaseUnavailable": ("postgresql://shop@db/shop", "connection refused"),
+    "DatabaseBusy": ("postgresql://shop@db/shop", "canceling statement due to lock timeout"),
+    "PoolerUnfit": ("postgresql://shop@pgbouncer/shop", 'prepared statement "_pg3_0" does not exist'),
     "RightMissing": ("postgresql://shop_worker@db/shop", "UPDATE", "tm_job"),
     "DatabaseReadOnly": ("postgresql://shop@replica/shop", "cannot execute INSERT in a read-only transaction"),
     "SourceUnavailable": ("redis://:**@old:6379/0", "connection refused"),
@@ -267,8 +271,12 @@ ABOUT: Mapping[str, str] = {
     "call) until the work has succeeded, was cancelled, or moved to the dead letters.",
     "tm_dead_letter": "A job that will not be tried again by itself: the job's columns, why it was buried, its last error.",
     "tm_execution": "One attempt, written once when it ended, never changed. `definition` is the name of the one whose "
-    "occurrence it was part of, also after that was removed.",
-    "tm_key": "A key that has succeeded, kept until `kept_until`, with the result.",
+    "occurrence it was part of, also after that was removed. `dedupe_key` and `scope` are those of its job, `run_at` is "
+    "when the attempt was due, and `next_delay` the backoff before the next one.",
+    "tm_scope": "The references in the scope of an execution, by which `tm.history(scope=…)` finds it: one row for each, "
+    "with its value as text. Executions without a scope have none. The rows are pruned with their execution.",
+    "tm_key": "A key that has succeeded, kept until `kept_until`, with the result; by policy also one whose job failed or "
+    "was cancelled, which `outcome` tells.",
     "tm_definition": "A recurring rule. `planned_until` is the last instant decided; it only moves forward.",
     "tm_occurrence": "One instant of a definition and what was decided about it. Where `decided_at` is empty it is only "
     "planned ahead.",
@@ -277,7 +285,7 @@ ABOUT: Mapping[str, str] = {
     "tm_version": "Every version of every definition as it was stated, with who made it and why. It is never pruned.",
     "tm_calendar": "Named days on which the definitions that name them do not fire.",
     "tm_lane": "One row for each concurrency key in use. It is locked while slots are given out; it counts nothing.",
-    "tm_mark": "Small facts that all nodes share: `tzdata`, the tz database that the plans were made with.",
+    "tm_mark": "Small facts that all nodes share: `tzdata:` and an app, the tz database that its plans were made with.",
     "tm_log": "A progress or log line of one execution.",
     "tm_audit": "Who changed what. Background work, and calls that name no actor, are `SYSTEM`.",
     "tm_node": "A running beat or worker, by when it was last seen. One that stops in order removes its row; "

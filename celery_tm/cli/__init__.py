@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 COMMANDS = {
     "status": ("status", "Show how everything stands, in one screen."),
     "doctor": ("doctor", "Look for what is wrong, and say what to do about it."),
+    "run": ("run", "Plan, dispatch and execute in this process, with no broker."),
     "schema": ("schema", "Create, upgrade or check the tables, or say who needs which rights."),
     "definitions": ("definitions", "Recurring definitions: list, show, add, edit, preview, load, export, pause, trigger …"),
     "import": ("importing", "Take over the entries of another scheduler: beat, django-celery-beat, redbeat …"),
@@ -28,7 +29,9 @@ COMMANDS = {
     "history": ("history", "The latest executions."),
     "log": ("log", "What the bodies of a job's attempts have said."),
     "audit": ("audit", "Who changed what, when and why."),
+    "rows": ("rows", "Rows that this release cannot read: list, remove."),
     "prune": ("prune", "Delete what is older than its retention."),
+    "take-over": ("take_over", "Move what another app has here to this one."),
     "flower": ("flower", "Run Flower with the pages of celery_tm in it."),
     "completion": ("completion", "Print the script that completes commands and names in a shell."),
 }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from ..domain.backfill import Backfilled
+from ..domain.run_explanation import stamp as moment
 from ..management import TimeManagement
 from ..presentation import Rows
 from ..presentation.rows import both_times
 from .common import actor_option, as_json, example, read_instant, reason_option, with_tm
 from .completing import definition_argument
 from .output import show, show_one
+from .stating import override_options, read_overrides
 from .waiting import working
 
 SHOWN = 20
@@ -31,21 +34,43 @@ COLUMNS = ("utc", "local", "state", "replay_of", "id")
 @click.option("--overlap", metavar="[queue|allow]", help="One at a time, or all at once. Default: as the definition says.")
 @click.option("--again", is_flag=True, help="Also run what completed, failed or became stale.")
 @click.option("--dry-run", is_flag=True, help="Only say what would run.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@override_options
 @actor_option
 @reason_option
 @as_json
 @with_tm
-def command(tm: TimeManagement, name: str, since: str, until: str | None, as_json: bool, **options: Any) -> None:
-    """Run what did not run."""
+def command(
+    tm: TimeManagement, name: str, since: str, until: str | None, yes: bool, dry_run: bool, as_json: bool, **options: Any
+) -> None:
+    """Run what did not run, after asking."""
+    options |= read_overrides(options)
     start, end = read_instant(since, field="since"), read_instant(until, field="until")
     assert start is not None
+    if not yes and not dry_run:
+        with working(f"looking what {name} has not run"):
+            would = tm.backfill(name, since=start, until=end, dry_run=True, **options)
+        end = would.range.until  # what comes while somebody thinks is not meant
+        _ask(would)
     with working(f"backfilling {name}"):
-        made = tm.backfill(name, since=start, until=end, **options)
+        made = tm.backfill(name, since=start, until=end, dry_run=dry_run, **options)
     if as_json:
         show_one(Rows(tm).backfilled(made), json_wanted=True)
         return
     click.echo(str(made))
     _show(made, tm.definitions.get(name).timezone)
+
+
+def _ask(would: Backfilled) -> None:
+    """Ask before anything runs; a script cannot be asked, so it has to say --yes."""
+    count = len(would.created)
+    if not count:
+        return
+    first, last = would.instants[0], would.instants[-1]
+    told = f"{count:,} {'run' if count == 1 else 'runs'} from {moment(first)} to {moment(last)}."
+    if not sys.stdin.isatty():
+        raise click.ClickException(f"{told} Pass --yes to start them, or --dry-run to see them: there is nobody to ask")
+    click.confirm(f"{told} Continue?", abort=True, err=True)
 
 
 def _show(made: Backfilled, zone: str) -> None:

@@ -9,7 +9,7 @@ import click
 from ..management import TimeManagement
 from ..presentation import Rows
 from . import Group
-from .common import actor_option, as_json, example, reason_option, with_tm
+from .common import actor_option, as_json, example, reason_option, tell_next, with_tm
 from .completing import complete_calendars
 from .output import show, show_one
 
@@ -28,8 +28,10 @@ def list_calendars(tm: TimeManagement, as_json: bool) -> None:
     """List the calendars."""
     users = _users(tm)
     show_rows = Rows(tm)
-    rows = [show_rows.calendar(calendar, users.get(calendar.name, [])) for calendar in tm.calendars.list()]
+    found = tm.calendars.list()
+    rows = [show_rows.calendar(calendar, users.get(calendar.name, [])) for calendar in found]
     show(rows, columns=COLUMNS, json_wanted=as_json, empty="no calendars yet; `tm calendars set NAME DATE…` adds one")
+    tell_next(found, "")
 
 
 @command.command("show", help="Show one calendar.", epilog=example("calendars show holidays"))

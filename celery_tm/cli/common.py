@@ -13,13 +13,16 @@ from zoneinfo import ZoneInfo
 import click
 
 from ..clock import as_utc
+from ..domain.dst import local_or_utc
 from ..domain.job import checked_text
 from ..domain.paging import MAX_PAGE, Page
 from ..errors import AppMissing, InvalidValue, TmError, nearest, shown
 from ..management import TimeManagement
+from .output import printable
 
 T = TypeVar("T")
 MAX_ACTOR = 255
+LOCK_TIMEOUT = 10.0  # seconds that a command waits for a row which another transaction has locked
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 limit_option = click.option(
@@ -59,7 +62,10 @@ def with_tm(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if kwargs.get("actor"):
                 checked_text(kwargs["actor"], field="actor", limit=MAX_ACTOR)
-            return function(tm_of(ctx), *args, **kwargs)
+            tm = tm_of(ctx)
+            if "schema" not in ctx.command_path.split():  # an upgrade waits as it needs to
+                tm.installation.database.limit_waiting(LOCK_TIMEOUT)
+            return function(tm, *args, **kwargs)
         except TmError as error:
             raise click.ClickException(one_line(str(error))) from None
 
@@ -93,8 +99,11 @@ def tm_of(ctx: click.Context) -> TimeManagement:
 
 def read_instant(text: str | None, *, field: str, zone: str | None = None) -> datetime | None:
     """Return the instant that ISO 8601 text means; without an offset it is local time in `zone`, or refused."""
-    if text is None:
-        return None
+    return None if text is None else as_utc(local_or_utc(read_moment(text, field=field, zone=zone)), field=field)
+
+
+def read_moment(text: str, *, field: str, zone: str | None = None) -> datetime:
+    """Return the time that ISO 8601 text means, as it was written; without an offset it is on the clocks of `zone`."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -103,7 +112,7 @@ def read_instant(text: str | None, *, field: str, zone: str | None = None) -> da
             f"{shown(text)} is not a date and time",
             "use ISO 8601, e.g. '2026-12-24T18:00' or '2026-12-24T18:00+01:00'",
         ) from None
-    return as_utc(moment if moment.tzinfo or zone is None else moment.replace(tzinfo=ZoneInfo(zone)), field=field)
+    return moment if moment.tzinfo or zone is None else moment.replace(tzinfo=ZoneInfo(zone))
 
 
 def many(ask: Callable[..., Page[T]], *, limit: int, **cursor: str | None) -> Page[T]:
@@ -113,6 +122,7 @@ def many(ask: Callable[..., Page[T]], *, limit: int, **cursor: str | None) -> Pa
     while len(found) < limit:
         page = ask(limit=min(limit - len(found), MAX_PAGE), **{name: place})
         found.extend(page)
+        found.unreadable.extend(page.unreadable)
         found.next = place = page.next
         if place is None:
             break
@@ -120,7 +130,10 @@ def many(ask: Callable[..., Page[T]], *, limit: int, **cursor: str | None) -> Pa
 
 
 def tell_next(page: Page[Any], option: str) -> None:
-    """Say on stderr how to see what follows; what is printed for programs stays the list itself."""
+    """Say on stderr how to see what follows and what cannot be read; what is printed for programs is the list itself."""
+    for row in page.unreadable:
+        remedy = f"`celery -A app tm rows remove {row.table} {row.id}` removes it"
+        click.echo(printable(f"unreadable: {row.table} {row.id}: {row.error}; {remedy}"), err=True)
     if page.next is not None:
         click.echo(f"more: add {option} {page.next}", err=True)
 

@@ -131,7 +131,7 @@ def purge(tm: TimeManagement, id: str | None, every: bool, as_json: bool, **opti
     if _is_one(id, every, options):
         show_one({"purged": int(tm.dead_letters.purge(id, **_who(options)))}, json_wanted=as_json)
         return
-    _act(tm, "Delete for good", "purged", tm.dead_letters.purge, options, json_wanted=as_json)
+    _act(tm, "Delete for good", "purged", partial(tm.dead_letters.purge, all=True), options, json_wanted=as_json)
 
 
 def _is_one(id: str | None, every: bool, options: dict[str, Any]) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import click
 
-from ..domain.schedule import read_zone
+from ..domain.schedule import Zone, read_schedule, read_zone
+from ..domain.stating import check_values
 from ..errors import DefinitionNotFound, StaleVersion
 from ..management import TimeManagement
 from ..presentation import Rows
 from ..presentation.rows import both_times
-from ..scheduler.editing import read_policy
+from ..scheduler.celery_schedules import default_zone
 from ..scheduler.horizon import Difference
 from .common import actor_option, as_json, example, limit_option, read_instant, reason_option, with_tm
 from .completing import definition_argument
@@ -21,6 +23,9 @@ from .stating import read_values, schedule_option, stating_options
 WITHIN = "7d"
 ALONE = ("schedule", "timezone", "gap", "fold", "excluded", "calendars")  # what a schedule without a definition has
 
+at_option = click.option(
+    "--at", metavar="ISO", help="When the change takes over; without an offset in the definition's own time zone."
+)
 within_option = click.option("--within", metavar="DURATION", help=f"How far to look, e.g. 36h; default: {WITHIN}.")
 
 
@@ -50,11 +55,11 @@ def add(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as
 @click.option("--version", type=int, metavar="N", help="Refuse the edit if the definition is at another version by now.")
 @click.option(
     "--policy",
-    default="immediate",
     metavar="POLICY",
-    show_default=True,
-    help="immediate: from now on; graceful: after the next run; windowed: as immediate, what is planned ahead is compared.",
+    help="immediate: from now on; graceful: after the next run; windowed: as immediate, what is planned ahead is compared. "
+    "Default: tm_update_policy.",
 )
+@at_option
 @click.option("--task", help="Name of the task.")
 @schedule_option
 @stating_options
@@ -69,7 +74,8 @@ def edit(
     tm: TimeManagement,
     name: str,
     version: int | None,
-    policy: str,
+    policy: str | None,
+    at: str | None,
     dry_run: bool,
     within: str | None,
     limit: int,
@@ -84,14 +90,17 @@ def edit(
         raise click.UsageError("state what to change, e.g. --schedule '0 3 * * *' or --set max_retries=5")
     if within is not None and not dry_run:
         raise click.UsageError("--within goes with --dry-run")
+    if policy is not None and at is not None:
+        raise click.UsageError("--policy and --at exclude each other")
     if dry_run:
-        read_policy(policy)
         before = tm.definitions.get(name)
         if version is not None and before.version != version:
             raise StaleVersion(name, version, before.version, before.updated_by)
-        _show_difference(tm, name, values, within, limit=limit, json_wanted=as_json)
+        when = {"policy": policy, "at": _time(tm, name, at)}
+        _show_difference(tm, name, values, within, limit=limit, json_wanted=as_json, **when)
         return
-    after = tm.definitions.update(name, version=version, policy=policy, actor=actor, reason=reason, **values)
+    time = _time(tm, name, at)
+    after = tm.definitions.update(name, version=version, policy=policy, at=time, actor=actor, reason=reason, **values)
     show_one(Rows(tm).changed_definition(after), json_wanted=as_json)
 
 
@@ -141,18 +150,28 @@ def _show_schedule(tm: TimeManagement, values: dict[str, Any], *, since: str | N
     for field in values:
         if field not in ALONE:
             raise click.UsageError(f"{field} says nothing about when a schedule fires; it needs a NAME")
-    zone = read_zone(values.get("timezone", "UTC"))
+    zone = read_zone(values.get("timezone", default_zone(tm.app)))
     start = read_instant(since, field="since", zone=zone)
     instants = tm.preview(**values, since=start, count=count)
-    rows = [both_times(instant, zone) for instant in instants]
-    show(rows, columns=("utc", "local", "timezone"), json_wanted=json_wanted, empty="it yields no instant after that")
+    clocks = check_values({name: values[name] for name in ("gap", "fold") if name in values}, zone=Zone())
+    rule = read_schedule(values["schedule"], Zone(name=zone, **clocks))
+    rows = [both_times(instant, zone, rule) for instant in instants]
+    columns = ("utc", "local", "timezone", *(["rule"] if any(row["rule"] for row in rows) else []))
+    show(rows, columns=columns, json_wanted=json_wanted, empty="it yields no instant after that")
 
 
 def _show_difference(
-    tm: TimeManagement, name: str, values: dict[str, Any], within: str | None, *, limit: int, json_wanted: bool
+    tm: TimeManagement,
+    name: str,
+    values: dict[str, Any],
+    within: str | None,
+    *,
+    limit: int,
+    json_wanted: bool,
+    **when: Any,
 ) -> None:
     span = WITHIN if within is None else within
-    difference = tm.definitions.preview(name, within=span, **values)
+    difference = tm.definitions.preview(name, within=span, **when, **values)
     if json_wanted:
         show_one({"name": name, "within": span, **_lists(difference)}, json_wanted=True)
         return
@@ -167,6 +186,29 @@ def _show_difference(
     click.echo(", ".join(f"{change}: {len(found)}" for change, found in _lists(difference).items()))
 
 
+def _time(tm: TimeManagement, name: str, at: str | None) -> datetime | None:
+    return None if at is None else read_instant(at, field="at", zone=tm.definitions.get(name).timezone)
+
+
+@click.command(
+    help="Make a new version of a definition that says what a stored one did. Whether it is enabled or paused stays.",
+    epilog=example("definitions restore nightly --version 3"),
+)
+@definition_argument()
+@click.option("--version", type=int, metavar="N", required=True, help="The version; `definitions versions` lists them.")
+@at_option
+@actor_option
+@reason_option
+@as_json
+@with_tm
+def restore(
+    tm: TimeManagement, name: str, version: int, at: str | None, actor: str | None, reason: str | None, as_json: bool
+) -> None:
+    """Restore a version."""
+    after = tm.definitions.restore(name, version=version, at=_time(tm, name, at), actor=actor, reason=reason)
+    show_one(Rows(tm).changed_definition(after), json_wanted=as_json)
+
+
 def _lists(difference: Difference) -> dict[str, list[Any]]:
     return {"added": list(difference.added), "removed": list(difference.removed), "kept": list(difference.kept)}
 
@@ -175,4 +217,4 @@ def _zone_of(tm: TimeManagement, name: str) -> str:
     try:
         return tm.definitions.get(name).timezone
     except DefinitionNotFound:
-        return "UTC"
+        return default_zone(tm.app)

@@ -15,7 +15,7 @@ from ..presentation import Rows
 from . import Group
 from .common import Word, as_json, example, hint, limit_option, task_option, with_tm
 from .completing import definition_argument, group_option
-from .defining import add, edit, preview
+from .defining import add, edit, preview, restore
 from .files import export, load
 from .output import show, show_one
 from .steps import number_of, show_steps
@@ -80,7 +80,8 @@ def show_definition(tm: TimeManagement, name: str, as_json: bool) -> None:
     if row["coming"]:
         click.echo("coming:")
     for one in row["coming"]:
-        click.echo(f"  {datetime.fromisoformat(one['utc']):%Y-%m-%d %H:%M:%S} UTC   {one['local']} {one['timezone']}")
+        by = f"   by {one['rule']}" if one["rule"] else ""
+        click.echo(f"  {datetime.fromisoformat(one['utc']):%Y-%m-%d %H:%M:%S} UTC   {one['local']} {one['timezone']}{by}")
 
 
 def _for_people(definition: Definition, row: dict[str, Any]) -> dict[str, Any]:
@@ -93,8 +94,9 @@ def _for_people(definition: Definition, row: dict[str, Any]) -> dict[str, Any]:
     edit = row["waiting_edit"]
     if edit is not None:
         by = f", by {edit['actor']}" if edit["actor"] else ""
-        after = datetime.fromisoformat(edit["after"])
-        values["waiting_edit"] = f"after {after:%Y-%m-%d %H:%M:%S} UTC: {_said(edit['values'])}{by}"
+        when, moment = ("at", edit["at"]) if edit["at"] else ("after", edit["after"])
+        told = f"{when} {datetime.fromisoformat(moment):%Y-%m-%d %H:%M:%S} UTC"
+        values["waiting_edit"] = f"{told}: {_said(edit['values'])}{by}"
     return values
 
 
@@ -122,5 +124,5 @@ def versions(tm: TimeManagement, name: str, limit: int, as_json: bool) -> None:
     )
 
 
-for part in (add, edit, preview, load, export, trigger, pause, resume, enable, disable, remove):
+for part in (add, edit, restore, preview, load, export, trigger, pause, resume, enable, disable, remove):
     command.add_command(part)

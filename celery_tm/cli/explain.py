@@ -7,7 +7,7 @@ import click
 from ..errors import DefinitionNotFound
 from ..management import TimeManagement
 from ..presentation import Rows
-from .common import as_json, example, read_instant, with_tm
+from .common import as_json, example, read_moment, with_tm
 from .completing import definition_argument
 from .output import printable, show_one
 
@@ -27,7 +27,7 @@ from .output import printable, show_one
 @with_tm
 def command(tm: TimeManagement, name: str, at: str | None, as_json: bool) -> None:
     """Say why."""
-    explanation = tm.explain(name, at=read_instant(at, field="at", zone="UTC" if at is None else _zone_of(tm, name)))
+    explanation = tm.explain(name, at=None if at is None else read_moment(at, field="at", zone=_zone_of(tm, name)))
     if as_json:
         show_one(Rows(tm).explanation(explanation), json_wanted=True)
         return

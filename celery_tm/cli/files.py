@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import click
 
 from ..errors import InvalidValue
 from ..management import TimeManagement
-from ..presentation import plain
+from ..presentation import Rows
 from .common import Word, actor_option, as_json, example, with_tm
 from .completing import group_option
-from .output import show_one
+from .output import show, show_one
 from .toml import plain_values, write_toml
 from .waiting import working
 
@@ -27,23 +28,42 @@ class File(click.Path):
 
 
 @click.command(
-    help="Add or change the definitions of a TOML or YAML file. Idempotent; one bad entry changes nothing.",
-    epilog=example("definitions load definitions.toml --actor deployment"),
+    help="Add or change the definitions of a TOML or YAML file. Idempotent; one bad entry changes nothing. "
+    "What a person has changed since the last load stays; if the file has changed it too, that is listed as a conflict.",
+    epilog=example("definitions load definitions.toml --strict --actor deployment"),
 )
 @click.argument("file", type=File(path_type=Path))
+@click.option("--only-new", is_flag=True, help="Only add what is missing; change nothing that is there.")
+@click.option("--force", is_flag=True, help="The file wins, also over what a person has changed.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if there is a conflict; everything else is loaded.")
 @actor_option
 @as_json
 @with_tm
-def load(tm: TimeManagement, file: Path, actor: str | None, as_json: bool) -> None:
+def load(
+    tm: TimeManagement, file: Path, only_new: bool, force: bool, strict: bool, actor: str | None, as_json: bool
+) -> None:
     """Load a file."""
+    if only_new and force:
+        raise click.UsageError("--only-new and --force exclude each other")
     with working(f"loading {file}"):
-        loaded = plain(tm.definitions.load(file, actor=actor))
+        loaded = tm.definitions.load(file, only_new=only_new, force=force, actor=actor)
+    told = Rows(tm).loaded(loaded)
     if as_json:
-        show_one(loaded, json_wanted=True)
-        return
-    for what, names in loaded.items():
-        if names or what != "calendars":
+        show_one(told, json_wanted=True)
+    else:
+        _show_loaded(told)
+    if strict and loaded.conflicts:
+        raise click.exceptions.Exit(1)
+
+
+def _show_loaded(told: Mapping[str, Any]) -> None:
+    conflicts = told["conflicts"]
+    for what, names in told.items():
+        if what != "conflicts" and (names or what != "calendars"):
             click.echo(f"{what}: {len(names)}" + (f" ({', '.join(names)})" if names else ""))
+    if conflicts:
+        click.echo(f"conflicts: {len(conflicts)}; the database's values stay, --force lets the file win")
+        show(conflicts, columns=("name", "field", "file", "database"), json_wanted=False, empty="")
 
 
 @click.command(

@@ -9,6 +9,7 @@ import click
 
 from ..domain.execution import Outcome
 from ..domain.job import Source
+from ..domain.scope import read_refs
 from ..management import TimeManagement
 from ..presentation import Rows
 from .common import (
@@ -42,6 +43,9 @@ COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "e
 @click.option("--outcome", type=Word(Outcome), metavar="OUTCOME", help=f"Only those that ended so: {', '.join(Outcome)}.")
 @click.option("--source", type=Word(Source), metavar="SOURCE", help=f"Only of jobs from there: {', '.join(Source)}.")
 @click.option("--entity-id", metavar="ID", help="Only about this entity.")
+@click.option(
+    "--scope", multiple=True, metavar="NAME=VALUE", help="Only of jobs with this reference in their scope; repeatable."
+)
 @click.option("--worker", help="Only of this worker.")
 @since_option
 @until_option
@@ -51,6 +55,7 @@ COLUMNS = ("completed_at", "task", "attempt", "outcome", "source", "message", "e
 @with_tm
 def command(tm: TimeManagement, name: str | None, limit: int, before: str | None, as_json: bool, **options: Any) -> None:
     """Show the latest executions."""
+    options["scope"] = read_refs(options["scope"]) or None
     found = many(partial(tm.history, name, **since_until(options)), limit=limit, before=before)
     rows = Rows(tm).executions(tm, found)
     filtered = name is not None or before is not None or any(value is not None for value in options.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,8 @@ import click
 
 from ..domain.job import JobState
 from ..management import TimeManagement
+from ..management.rows import cancel as cancel_job
 from ..presentation import Rows
-from ..producer import cancel as cancel_job
 from . import Group
 from .common import (
     Word,
@@ -30,7 +31,7 @@ from .completing import complete_definitions
 from .output import show, show_one, where_told
 
 COLUMNS = ("id", "task", "state", "attempt", "run_at", "dedupe_key", "claimed_by", "progress", "last_error")
-ATTEMPTS = ("attempt", "outcome", "started_at", "completed_at", "worker", "error")
+ATTEMPTS = ("attempt", "outcome", "started_at", "took", "next_delay", "worker", "error")
 HIDDEN = ("job", "executions")
 
 
@@ -82,7 +83,13 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
     show_one(told, json_wanted=False)
     if story["executions"]:
         click.echo()
-        show(story["executions"], columns=ATTEMPTS, json_wanted=False, empty="")
+        show([_attempt(one) for one in story["executions"]], columns=ATTEMPTS, json_wanted=False, empty="")
+
+
+def _attempt(execution: dict[str, Any]) -> dict[str, Any]:
+    """Return an attempt as the table has it: with how long it took, in seconds."""
+    started, ended = (execution[name] and datetime.fromisoformat(execution[name]) for name in ("started_at", "completed_at"))
+    return execution | {"took": round((ended - started).total_seconds(), 3) if started else None}
 
 
 @command.command(
@@ -96,7 +103,7 @@ def show_job(tm: TimeManagement, id: str, as_json: bool) -> None:
 @with_tm
 def cancel(tm: TimeManagement, id: str, actor: str | None, reason: str | None, as_json: bool) -> None:
     """Cancel a job."""
-    done = cancel_job(id=id, app=tm.app, actor=actor, reason=reason)
+    done = cancel_job(tm.installation, id, actor=actor, reason=reason)
     show_one({"job": id, "cancelled": done}, json_wanted=as_json)
     if not done:
         raise click.ClickException(f"no job {id} is owed")

@@ -23,4 +23,6 @@ def command(tm: TimeManagement, as_json: bool) -> None:
     """Delete old records."""
     with working("deleting what is too old"):
         pruned = tm.prune()
+        while not pruned.finished:
+            pruned += tm.prune()
     show_one(plain(pruned), json_wanted=as_json)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..management import TimeManagement
 from .common import actor_option, as_json, example, with_tm
 from .output import show_one
+from .stating import override_options, read_overrides
 
 
 @click.command(
@@ -19,6 +22,7 @@ from .output import show_one
 @click.option("--reason", required=True, help="Why, for the audit.")
 @click.option("--step", metavar="STEP", help="Only this step of it; the others keep their results.")
 @click.option("--from-step", metavar="STEP", help="Only this step and all that wait for it; the others keep their results.")
+@override_options
 @actor_option
 @as_json
 @with_tm
@@ -30,8 +34,10 @@ def command(
     from_step: str | None,
     actor: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Run it once more."""
-    made = tm.replay(occurrence, step=step, from_step=from_step, actor=actor, reason=reason)
+    values = read_overrides(options)
+    made = tm.replay(occurrence, step=step, from_step=from_step, actor=actor, reason=reason, **values)
     value = {"occurrence": made.id, "state": str(made.state), "reason": made.reason, "replay_of": made.replay_of}
     show_one(value, json_wanted=as_json)

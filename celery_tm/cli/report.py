@@ -15,6 +15,7 @@ from .common import as_json, example, with_tm
 from .output import show, show_one
 
 HEADER = ("run", "state", "reason", "strategy", "mode", "started_at", "ended_at", "seconds")
+TRIES = ("step", "attempt", "outcome", "started_at", "took", "next_delay", "worker", "error")
 COLUMNS = ("step", "task", "state", "attempts", "seconds", "why")
 
 
@@ -37,6 +38,16 @@ def command(tm: TimeManagement, occurrence: str, as_json: bool) -> None:
     show_one(header | {"steps": counted(report["counts"])}, json_wanted=False)
     click.echo()
     show([_row(step) for step in report["steps"]], columns=COLUMNS, json_wanted=False, empty="")
+    tries = [_try(step, one) for step in report["steps"] for one in step.get("tries") or () if len(step["tries"]) > 1]
+    if tries:
+        click.echo()
+        show(tries, columns=TRIES, json_wanted=False, empty="")
+
+
+def _try(step: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an attempt of a step that was tried more than once."""
+    times = {"started_at": _told("started_at", one["started_at"]) if one.get("started_at") else None}
+    return {**one, **times, "step": step["name"], "took": one.get("seconds") and round(one["seconds"], 3)}
 
 
 def _told(name: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ..domain.overrides import FIELDS as OVERRIDES
 from ..domain.stating import FIELDS
 from ..errors import InvalidValue, UnknownOption, nearest, shown
 from ..management.files import read_content
@@ -25,7 +26,9 @@ STEPS_EXAMPLE = "start each one with [[steps]], or write a list"
 schedule_option = click.option(
     "--schedule", metavar="RULE", help="""'30 2 * * *', 'every 10s' … or JSON: '{"kind": "window", …}'."""
 )
-timezone_option = click.option("--timezone", metavar="ZONE", help="Zone of its local times, e.g. Europe/Warsaw.")
+timezone_option = click.option(
+    "--timezone", metavar="ZONE", help="Zone of its local times, e.g. Europe/Warsaw; default: the app's."
+)
 set_option = click.option(
     "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any other field; JSON where it is JSON, else text."
 )
@@ -40,11 +43,36 @@ _OTHERS = (
         help="Steps instead of a task: JSON, or a .toml, .yaml or .json file.",
     ),
     click.option("--queue", help="Queue that its jobs go to."),
-    click.option("--group", help="Group to list and switch it by."),
+    click.option("--group", multiple=True, help="Group to list and switch it by; may be given several times."),
     click.option("--recovery", metavar="POLICY", help="Missed instants: all, last, skip, bounded or compressed."),
     click.option("--overlap", metavar="POLICY", help="While one is owed: skip, allow, queue, queue_one or replace."),
     timezone_option,
 )
+
+
+_OF_ONE_RUN = (
+    click.option("--timeout", metavar="DURATION", help="For this run only: how long one attempt may take."),
+    click.option("--max-retries", type=int, metavar="N", help="For this run only: tries after the first."),
+    click.option("--priority", type=int, metavar="N", help="For this run only: the priority of its message."),
+    click.option("--queue", help="For this run only: the queue that it goes to."),
+    click.option("--kwargs", metavar="JSON", help="""For this run only: named arguments, e.g. '{"kind": "sales"}'."""),
+    click.option("--args", metavar="JSON", help="""For this run only: arguments, e.g. '["sales", 3]'."""),
+)
+
+
+def override_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for values that hold for one run only."""
+    for option in _OF_ONE_RUN:
+        function = option(function)
+    return function
+
+
+def read_overrides(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the values that hold for one run only out of a command's options."""
+    given = {field: options.pop(field) for field in OVERRIDES}
+    return {
+        field: _read_json(field, value) if field in JSON else value for field, value in given.items() if value is not None
+    }
 
 
 def stating_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,9 +82,9 @@ def stating_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def read_values(*, sets: Iterable[str] = (), **options: str | None) -> dict[str, Any]:
+def read_values(*, sets: Iterable[str] = (), **options: Any) -> dict[str, Any]:
     """Return the values that were stated, by field."""
-    values = {field: _value(field, text) for field, text in options.items() if text is not None}
+    values = {field: _value(field, text) for field, text in options.items() if text not in (None, ())}
     for item in sets:
         field, equals, text = item.partition("=")
         field = field.strip()
@@ -70,11 +98,13 @@ def read_values(*, sets: Iterable[str] = (), **options: str | None) -> dict[str,
     return values
 
 
-def _value(field: str, text: str) -> Any:
+def _value(field: str, text: Any) -> Any:
+    if field == "group":
+        return text[0] if len(text) == 1 else list(text)
     if field in JSON:
         return _read_json(field, text)
     if field == "schedule":
-        return _read_json(field, text, remedy=SCHEDULE_EXAMPLE) if text.lstrip().startswith("{") else text
+        return _read_json(field, text, remedy=SCHEDULE_EXAMPLE) if text.lstrip()[:1] in ("{", "[") else text
     return _read_steps(text) if field == "steps" else text
 
 

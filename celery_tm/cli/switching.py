@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..management import TimeManagement
@@ -9,6 +11,7 @@ from ..presentation import Rows
 from .common import actor_option, as_json, example, reason_option, with_tm
 from .completing import complete_groups, definition_argument
 from .output import show, show_one
+from .stating import override_options, read_overrides
 
 
 def _switch(action: str, about: str, line: str) -> click.Command:
@@ -52,16 +55,17 @@ disable = _switch(
 
 @click.command(
     help="Run a definition now, once, under its own overlap rule.",
-    epilog=example('definitions trigger nightly --reason "the boss asked"'),
+    epilog=example("""definitions trigger nightly --args '["sales"]' --queue fast --reason "the boss asked\""""),
 )
 @definition_argument()
+@override_options
 @actor_option
 @reason_option
 @as_json
 @with_tm
-def trigger(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool) -> None:
+def trigger(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Run a definition now."""
-    occurrence = tm.trigger(name, actor=actor, reason=reason)
+    occurrence = tm.trigger(name, actor=actor, reason=reason, **read_overrides(options))
     value = {"occurrence": occurrence.id, "state": str(occurrence.state), "reason": occurrence.reason}
     show_one(value, json_wanted=as_json)
 

@@ -6,31 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 
-from ..clock import format_duration
 from ..errors import nearest
-from .findings import Check, Facts, Finding, Level
+from .findings import Check, Facts, Finding, Level, names, told
 from .workflow import TASK
 
 SKEW, BAD_SKEW = timedelta(seconds=2), timedelta(seconds=30)
 LATE = timedelta(minutes=1)
 AGAIN, TOO_OFTEN = 2, 4  # how often a job was handed to the broker and did not start
+LONG, TIMES_USUAL = timedelta(minutes=5), 5  # from when on an attempt may run far longer than usual
 PAUSED_LONG = timedelta(days=7)
 BEHIND = timedelta(days=2)
 MOST = 10  # objects that a finding names
 SECOND = timedelta(seconds=1)
 Look = Callable[[Facts], Iterator[Finding]]
-
-
-def told(duration: timedelta) -> str:
-    """Return a duration as people say it."""
-    whole = timedelta(seconds=round(duration.total_seconds())) if duration >= SECOND else duration
-    return format_duration(whole)
-
-
-def names(found: Sequence[str]) -> str:
-    """Return a few names, and how many more there are."""
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return ", ".join(found[:3]) + more
 
 
 def schema(facts: Facts) -> Iterator[Finding]:
@@ -147,6 +135,28 @@ def expired_leases(facts: Facts) -> Iterator[Finding]:
         yield Finding(level=Level.NOTE, check="expired leases", text=text, advice=advice)
 
 
+def long_running(facts: Facts) -> Iterator[Finding]:
+    """Does anything run far longer than it usually does?"""
+    known = [(job, task, running, usual) for job, task, running, usual in facts.running_longest if usual is not None]
+    odd = [one for one in known if is_unusually_long(one[2], usual=one[3])]
+    if not odd:
+        return
+    job, task, running, usual = odd[0]
+    text = f"{task} has been running for {told(running)} (job {job}) and usually takes {told(usual)}"
+    text += f"; so do {len(odd) - 1} more" if len(odd) > 1 else ""
+    advice = (
+        "`celery -A app tm jobs show ID` shows its worker and its progress; state max_duration= for its task, after which "
+        f"an attempt is given up and retried (now {told(facts.settings.tm_stuck_after)}, tm_stuck_after, if it states none)"
+    )
+    objects = [one[0] for one in odd][:MOST]
+    yield Finding(level=Level.WARNING, check="long running", text=text, advice=advice, objects=objects)
+
+
+def is_unusually_long(running: timedelta, *, usual: timedelta) -> bool:
+    """Say whether an attempt has run for at least `LONG`, and for many times as long as usual."""
+    return running >= max(LONG, usual * TIMES_USUAL)
+
+
 def occurrences(facts: Facts) -> Iterator[Finding]:
     """Will every occurrence that is owed end by itself?"""
     if facts.stuck:
@@ -252,6 +262,17 @@ def retention(facts: Facts) -> Iterator[Finding]:
             yield Finding(level=Level.WARNING, check="retention", text=text, advice=advice)
 
 
+def keys(facts: Facts) -> Iterator[Finding]:
+    """Is a key kept until the next run that may have the same one?"""
+    for one in facts.short_keys[:MOST]:
+        text = (
+            f"the keys of {one.task} are kept for {told(one.kept)} after a success, and {one.definition} runs it every "
+            f"{told(one.period)}: the same key would run again"
+        )
+        advice = f"give the task keep_key= of more than {told(one.period)}, or raise tm_keep_keys"
+        yield Finding(level=Level.WARNING, check="keys", text=text, advice=advice, objects=[one.definition])
+
+
 def paused(facts: Facts) -> Iterator[Finding]:
     """Was a definition paused and forgotten?"""
     assert facts.status is not None
@@ -284,23 +305,94 @@ def settings(facts: Facts) -> Iterator[Finding]:
     yield from (Finding(level=Level.NOTE, check="settings", text=text, advice=advice) for text, advice in without)
 
 
+def unreadable_rows(facts: Facts) -> Iterator[Finding]:
+    """Can this release read what is in the tables?"""
+    for table in dict.fromkeys(row.table for row in facts.unreadable):
+        bad = [row for row in facts.unreadable if row.table == table]
+        text = f"{len(bad)} rows of {table} cannot be read, e.g. {bad[0].id}: {bad[0].error}"
+        advice = f"finish the upgrade if another release wrote them, or `celery -A app tm rows remove {table} {bad[0].id}`"
+        objects = [row.id for row in bad][:MOST]
+        yield Finding(level=Level.WARNING, check="rows", text=text, advice=advice, objects=objects)
+
+
+def definitions(facts: Facts) -> Iterator[Finding]:
+    """Can every definition be planned, and is it planned in time?"""
+    if facts.broken:
+        found = list(facts.broken)
+        text = f"{names(found)} cannot be planned here, e.g. {found[0]}: {facts.broken[found[0]]}"
+        advice = (
+            "install what is missing, correct it with `celery -A app tm definitions edit`, or remove it; "
+            "its times are not decided until then"
+        )
+        yield Finding(level=Level.ERROR, check="definitions", text=text, advice=advice, objects=found[:MOST])
+    late = [name for name, _ in facts.overdue if name not in facts.broken]
+    if late:
+        since = min(at for name, at in facts.overdue if name not in facts.broken)
+        text = f"{names(late)}: due since {since:%Y-%m-%d %H:%M:%S} UTC, and no beat has decided it"
+        advice = "see that a beat of this app runs, and read its log: it may lack a package, or the row may be locked"
+        yield Finding(level=Level.ERROR, check="definitions", text=text, advice=advice, objects=late[:MOST])
+
+
+def queues(facts: Facts) -> Iterator[Finding]:
+    """Does the broker take messages for every queue?"""
+    for queue, (count, error) in sorted(facts.blocked.items()):
+        text = f"queue {queue} cannot be used: {error}; {count} {'job waits' if count == 1 else 'jobs wait'}"
+        advice = (
+            "declare the queue as the broker has it (task_queues), or delete it there if it is empty, "
+            "or grant the broker's user the right to it; the jobs go on within a minute then"
+        )
+        yield Finding(level=Level.ERROR, check="queues", text=text, advice=advice, objects=[queue])
+
+
+def apps(facts: Facts) -> Iterator[Finding]:
+    """Has every app that has rows here a beat?"""
+    if facts.strays:
+        shown = names([repr(name) if name else "no app" for name in facts.strays])
+        text = f"definitions or jobs of {shown} wait, and no beat of theirs is running"
+        advice = (
+            "start a beat of that app, or set tm_app where they are written; if the app has another name now, "
+            "`celery -A app tm take-over NAME` moves them to it"
+        )
+        yield Finding(level=Level.WARNING, check="apps", text=text, advice=advice, objects=list(facts.strays)[:MOST])
+
+
+def declared(facts: Facts) -> Iterator[Finding]:
+    """Do files and code say what the definitions are?"""
+    if facts.conflicts:
+        first, fields = next(iter(facts.conflicts.items()))
+        text = f"{names(list(facts.conflicts))}: a file or beat_schedule changes what a person has changed, e.g. {first}: "
+        advice = (
+            "edit the definition or the file so that both say the same, or let the file win with "
+            "`celery -A app tm definitions load --force`"
+        )
+        objects = list(facts.conflicts)[:MOST]
+        yield Finding(level=Level.WARNING, check="edits", text=text + ", ".join(fields), advice=advice, objects=objects)
+
+
 CHECKS: Sequence[Check] = (
     Check("schema", "the tables are of this release", schema, needs_tables=False),
     Check("clocks", "this machine's clock agrees with the database's", clocks),
     Check("broker", "the broker answers", broker, needs_tables=False),
+    Check("queues", "the broker takes messages for every queue", queues),
     Check("beats", "a beat is running", beats),
     Check("silent nodes", "every node that was seen still answers, or has signed off", silent_nodes),
     Check("versions", "all nodes run the same release", versions),
     Check("due work", "what is due is claimed", due_work),
     Check("dispatches", "messages arrive before they are taken for lost", dispatches),
     Check("expired leases", "what lost its worker is swept", expired_leases),
+    Check("long running", "nothing runs far longer than usual", long_running),
     Check("occurrences", "every occurrence that is owed will end", occurrences),
+    Check("rows", "every row that was looked at can be read", unreadable_rows),
+    Check("definitions", "every definition can be planned, and is in time", definitions),
+    Check("edits", "files and code change nothing that people have changed", declared),
+    Check("apps", "every app that has definitions or jobs here has a beat", apps),
     Check("tasks", "this app has every task that is to run", unknown_tasks),
     Check("next runs", "every definition that is on will fire again", next_runs),
     Check("leases", "no lease was too short in the last day", leases),
     Check("acknowledgements", "the broker delivers nothing again that still runs", acknowledgements),
     Check("dead letters", "there are no dead letters", dead_letters),
     Check("retention", "what is too old is deleted", retention),
+    Check("keys", "keys are kept until the next run that may have the same one", keys),
     Check("paused", "no definition was paused and forgotten", paused),
     Check("settings", "every setting that is stated has an effect", settings, needs_tables=False),
 )

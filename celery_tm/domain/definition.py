@@ -15,15 +15,16 @@ from zoneinfo import ZoneInfo
 
 from ..errors import InvalidValue, NoInstantLeft, nearest
 from .calendar import closures_of
-from .codec import dumped
+from .codec import decode, dumped
+from .contradictions import refuse_contradictions
 from .dst import Fold, Gap, wall_to_utc
 from .job import MAX_NAME, checked_actor, checked_text
-from .overlap import TAKING_TURNS, Overlap
+from .overlap import Overlap
 from .recovery import CatchUp, Recovery
 from .schedule import Schedule, Zone, load_schedule
-from .stating import FIELDS, check_values, write_value
-from .timeline import Timeline
-from .workflow import TASK, Mode, Strategy
+from .stating import FIELDS, check_values, write_fields, write_schedule, write_value
+from .timeline import INSTANT, Timeline
+from .workflow import Mode, Strategy
 
 
 class Standing(StrEnum):
@@ -37,12 +38,17 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingEdit:
-    """An edit that takes over after the run at `after`."""
+    """An edit that takes over after the run at `after`, or at a given time: then `after` is a microsecond before it."""
 
     values: Mapping[str, Any]
     after: datetime
     actor: str | None = None
     reason: str | None = None
+
+    @property
+    def at(self) -> datetime | None:
+        """Return the given time; None: it waits for a run."""
+        return self.after + INSTANT if self.after.microsecond == 999_999 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,8 +122,33 @@ class Definition:
     created_by: str | None = None
     updated_at: datetime
     updated_by: str | None = None
+    app: str = ""  # the app whose beats plan it
+    declared: Mapping[str, Any] | None = None  # what files and code stated last, see `domain.declared`
+    groups: tuple[str, ...] = ()  # all of them, where there are several; `group` is the first
+    on_start_blocking: bool = False
     # Not a column: what its calendars say, by name.
     closed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Not a column either: columns that this release cannot read, and why. They hold what is in the row, or a default.
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str | None:
+        """Return why this process cannot plan the definition; None if it can."""
+        if self.unread:
+            return "; ".join(f"{column}: {error}" for column, error in self.unread.items())
+        try:
+            _ = self.waiting_edit, self.following, decode(self.args), decode(self.kwargs)
+        except Exception as error:  # a zone, kind or package that this node lacks, or a text that nobody can read
+            return str(error) or type(error).__name__
+        return None
+
+    @property
+    def meaning(self) -> str:
+        """Return the schedule in words, also of a definition that cannot be read."""
+        try:
+            return self.rule.describe()
+        except Exception as error:
+            return f"cannot be read: {error}"
 
     @property
     def rule(self) -> Schedule:
@@ -127,7 +158,9 @@ class Definition:
 
     @property
     def timeline(self) -> Timeline:
-        """Return the instants this definition yields."""
+        """Return the instants this definition yields; raise if it cannot be read."""
+        if self.unread:
+            raise InvalidValue(f"definition {self.name!r}", self.problem or "", "correct it, or remove the definition")
         entries = (*self.excluded, *(entry for name in self.calendars for entry in self.closed[name]))
         closures = closures_of(entries, self.timezone) if entries else None
         return Timeline(rule=self.rule, starts_at=self.starts_at, ends_at=self.ends_at, closures=closures)
@@ -181,14 +214,20 @@ class Definition:
 
     @property
     def is_local(self) -> bool:
-        """Say whether it fires at local times of its zone, and not at instants that no zone moves."""
-        zone = getattr(self.rule, "zone", None)
-        return isinstance(zone, Zone) and zone.name == self.timezone
+        """Say whether it fires at local times of its zone, and not at instants that no zone moves, nor every so often."""
+        zone, repeats = getattr(self.rule, "zone", None), getattr(self.rule, "is_interval_like", False)
+        return isinstance(zone, Zone) and zone.name == self.timezone and not (repeats and self.fold in (None, Fold.BOTH))
 
     @property
     def following(self) -> datetime | None:
         """Return the next instant to decide, if there is one."""
         return None if self.is_spent or self.retired_at else self.timeline.next_after(self.resumes_after)
+
+    @property
+    def looked_at(self) -> datetime | None:
+        """Return when a beat has to look at it next: at its next instant, or before that where an edit takes over."""
+        edit = None if self.retired_at else self.waiting_edit
+        return min((at for at in (self.following, edit.at if edit else None) if at), default=None)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly later than `instant` within the definition's bounds."""
@@ -215,7 +254,8 @@ TIMING = frozenset({
     "schedule_kind", "schedule", "timezone", "gap", "fold", "starts_at", "ends_at", "excluded", "calendars", "max_runs",
 })  # fmt: skip
 MAX_DEFINITION = 950_000  # characters of JSON, of all that is stated: a version keeps it as one text
-COLUMNS = tuple(f.name for f in fields(Definition) if f.name != "closed")
+COLUMNS = tuple(f.name for f in fields(Definition) if f.name not in ("closed", "unread"))
+SWITCHES = frozenset({"enabled", "paused"})  # what can be changed without reading the rest
 Calendars = Mapping[str, tuple[str, ...]]
 
 
@@ -255,7 +295,8 @@ def new_definition(
         ),
         calendars,
     )
-    _refuse_contradictions(definition)
+    refuse_contradictions(definition)
+    _refuse_length(definition)
     since = past.planned_until
     definition = replace(definition, planned_offset=definition.offset_at(since), next_run_at=definition.following)
     if definition.next_run_at is None:
@@ -279,39 +320,10 @@ def _with_calendars(definition: Definition, calendars: Calendars | None) -> Defi
     return replace(definition, closed={name: calendars[name] for name in definition.calendars})
 
 
-def _refuse_contradictions(definition: Definition) -> None:
-    if definition.starts_at and definition.ends_at and definition.ends_at < definition.starts_at:
-        raise InvalidValue("ends_at", "it is before starts_at, so it never fires", "give a later ends_at")
-    bounds = (definition.recovery_count, definition.recovery_within)
-    if definition.recovery is Recovery.BOUNDED and bounds == (None, None):
-        raise InvalidValue("recovery", "bounded needs a bound", "add recovery_count=10, recovery_within='2h', or both")
-    if definition.recovery is not Recovery.BOUNDED and bounds != (None, None):
-        raise InvalidValue(
-            "recovery",
-            f"{str(definition.recovery)!r} knows no count and no duration",
-            "use recovery='bounded' with them, or set recovery_count and recovery_within to None",
-        )
-    _refuse_contradictory_steps(definition)
-    _refuse_length(definition)
-    if definition.concurrency_key and definition.overlap in TAKING_TURNS:
-        raise InvalidValue(
-            "concurrency_key", f"overlap={str(definition.overlap)!r} has a lane of its own", "use overlap='allow' or 'skip'"
-        )
-
-
 def _refuse_length(definition: Definition) -> None:
     if (size := len(dumped(stated(definition)))) > MAX_DEFINITION:
         problem = f"{definition.name!r} has {size:,} characters of JSON in all"
         raise InvalidValue("definition", problem, f"stay within {MAX_DEFINITION:,}, pass ids that the task looks up")
-
-
-def _refuse_contradictory_steps(definition: Definition) -> None:
-    if definition.steps and definition.task != TASK:
-        raise InvalidValue("task", "each step has a task of its own", "drop task=, or set steps to None")
-    if not definition.steps and definition.task == TASK:
-        raise InvalidValue("task", "it has no steps left to run", "name a task, or give steps=[…]")
-    if definition.steps and (definition.args, definition.kwargs) != ("[]", "{}"):
-        raise InvalidValue("args", "each step has arguments of its own", "state args and kwargs in the steps")
 
 
 def edited(
@@ -326,17 +338,22 @@ def edited(
     checked_actor(actor)
     zone = Zone(name=definition.timezone, gap=definition.gap, fold=definition.fold)
     columns = check_values(values, zone=zone, name=definition.name, present=definition)
-    changed = {name: value for name, value in columns.items() if getattr(definition, name) != value}
+    differs = {name for name, value in columns.items() if getattr(definition, name) != value or name in definition.unread}
+    changed = {name: value for name, value in columns.items() if name in differs}
     if not changed:
         return definition
-    after = replace(definition, **changed, version=definition.version + 1, updated_at=now, updated_by=actor)
+    unread = {column: error for column, error in definition.unread.items() if column not in changed}
+    after = replace(definition, **changed, unread=unread, version=definition.version + 1, updated_at=now, updated_by=actor)
+    if not changed.keys() - SWITCHES:
+        return after
     after = _with_calendars(after, {**definition.closed, **(calendars or {})})
-    _refuse_contradictions(after)
+    refuse_contradictions(after)
+    _refuse_length(after)
     if TIMING & changed.keys():
         # Instants up to now belong to the rule that was in force, and are decided; the new one begins with the next.
         planned_until = max(definition.planned_until, now)
         after = replace(after, planned_until=planned_until, planned_offset=after.offset_at(planned_until))
-        after = replace(after, next_run_at=after.following)
+        after = replace(after, next_run_at=after.looked_at)
     return after
 
 
@@ -350,7 +367,7 @@ def unretired(definition: Definition, *, now: datetime) -> Definition:
     back = replace(definition, retired_at=None, planned_until=max(now, definition.planned_until), updated_at=now)
     offset = back.offset_at(back.planned_until)
     back = replace(back, version=definition.version + 1, planned_offset=offset, catching_up_from=None)
-    return replace(back, next_run_at=back.following)
+    return replace(back, next_run_at=back.looked_at)
 
 
 def stated(definition: Definition) -> dict[str, Any]:
@@ -361,13 +378,14 @@ def stated(definition: Definition) -> dict[str, Any]:
         default = _DEFAULTS.get(name)
         if value != default and name != "schedule":
             values[name] = write_value(name, value)
-    schedule: Any = definition.schedule
-    if definition.schedule_kind not in _TEXT_KINDS:
-        schedule = {"kind": definition.schedule_kind, "expression": definition.schedule}
+    if definition.groups:
+        values["group"] = list(definition.groups)
+    schedule = write_schedule(definition.schedule_kind, definition.schedule)
     task = {"task": values.pop("task")} if not definition.steps else {}
     values.pop("task", None)
     return {**task, "schedule": schedule, **values}
 
 
 _DEFAULTS = {f.name: f.default for f in fields(Definition)} | {"options": {}}
-_TEXT_KINDS = frozenset({"cron", "interval", "iso8601", "once", "window", "rrule", "solar"})  # told by their text
+# As people state them; a task and a schedule have none.
+DEFAULTS = write_fields({name: _DEFAULTS[name] for name in FIELDS if name not in ("task", "schedule")})

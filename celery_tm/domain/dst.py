@@ -49,6 +49,12 @@ class Transition:
         """Say whether local time jumps forward here."""
         return self.after > self.before
 
+    def readings(self, wall: datetime) -> tuple[datetime, ...]:
+        """Return the instants that a local time touched by this change means: the change itself in a gap, else both."""
+        if self.is_gap:
+            return (self.at,)
+        return (wall - self.before).replace(tzinfo=UTC), (wall - self.after).replace(tzinfo=UTC)
+
     def wall(self, offset: timedelta) -> datetime:
         """Return the local time at this change, read with the offset before or after it."""
         return self.at.replace(tzinfo=None) + offset
@@ -68,7 +74,7 @@ def next_local(
         if after.year > 1:
             return None
         start = datetime.min  # noqa: DTZ901
-    change = _change_at(start, zone)
+    change = change_at(start, zone)
     wall = next_naive(start) if change is None else _wall_after(after, start, change, fold, next_naive)
     while wall is not None:
         try:
@@ -88,6 +94,13 @@ def wall_to_utc(wall: datetime, *, zone: ZoneInfo, gap: Gap, fold: Fold) -> date
         return next(iter(_instants(wall.replace(fold=0), zone, gap, fold)), None)
     except OverflowError:
         return None
+
+
+def local_or_utc(moment: datetime) -> datetime:
+    """Return a time as it is, or the moment clocks go forward for a local time that they skip."""
+    zone = moment.tzinfo
+    change = change_at(moment.replace(tzinfo=None, fold=0), zone) if isinstance(zone, ZoneInfo) else None
+    return change.at if change is not None and change.is_gap else moment
 
 
 def _wall_after(
@@ -117,7 +130,7 @@ def _instants(wall: datetime, zone: ZoneInfo, gap: Gap, fold: Fold) -> tuple[dat
 
 def _skip(wall: datetime, zone: ZoneInfo) -> datetime:
     """Return from where to go on after a local time that did not count: the end of the gap it is in."""
-    change = _change_at(wall, zone)
+    change = change_at(wall, zone)
     return max(wall, _just_before(change.wall(change.after))) if change and change.is_gap else wall
 
 
@@ -126,7 +139,7 @@ def _just_before(wall: datetime) -> datetime:
     return wall - SECOND
 
 
-def _change_at(wall: datetime, zone: ZoneInfo) -> Transition | None:
+def change_at(wall: datetime, zone: ZoneInfo) -> Transition | None:
     """Return the change that skips or repeats a local time, if one does."""
     before, after = _offsets(wall, zone)
     return None if before == after else _find_change(wall, zone, before, after)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import overload
+from typing import Any, overload
 
+from ..clock import format_duration
 from ..errors import said
 from .job import Source, Status
 
@@ -17,6 +18,7 @@ MAX_FRAMES = 2_000  # of a traceback, the last ones: more would take seconds to 
 MAX_MESSAGE = 2_000
 MAX_LINES = 10_000  # that a body keeps with one execution, progress among them
 MAX_SHOWN_RESULT = 1_000  # of a result that a key cannot keep, as it shows itself
+STUCK = "MaxDurationExceeded"  # how the error of an attempt begins that ran for too long
 LOG_LEVELS = ("debug", "info", "warning", "error")  # of the lines that a body keeps; progress is marked as such
 
 
@@ -27,6 +29,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     TIMEOUT = "timeout"
     ORPHANED = "orphaned"  # its lease ended, or its worker was lost, with no outcome
+    STALE = "stale"  # it ran longer than `max_duration`, or `tm_stuck_after`
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # too late to start
     DEDUPLICATED = "deduplicated"  # its key had succeeded already
@@ -40,6 +43,7 @@ STATUS: Mapping[Outcome, Status] = {
     Outcome.FAILED: Status.FAILED,
     Outcome.TIMEOUT: Status.FAILED,
     Outcome.ORPHANED: Status.FAILED,
+    Outcome.STALE: Status.FAILED,
     Outcome.CANCELLED: Status.CANCELED,
     Outcome.EXPIRED: Status.CANCELED,
     Outcome.INTERRUPTED: Status.SCHEDULED,
@@ -67,6 +71,10 @@ class Execution:
     traceback: str | None = None
     worker: str | None = None
     actor: str | None = None
+    dedupe_key: str | None = None
+    scope: Mapping[str, Any] | None = None
+    run_at: datetime | None = None  # when the attempt was due
+    next_delay: timedelta | None = None  # the backoff before the next attempt, where one follows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +94,12 @@ class Failure:
     def orphaned(cls, why: str) -> Failure:
         """Return the failure of an attempt that vanished."""
         return cls(error=why, outcome=Outcome.ORPHANED)
+
+    @classmethod
+    def stale(cls, longest: timedelta | None) -> Failure:
+        """Return the failure of an attempt that ran for longer than it may."""
+        within = "in time" if longest is None else f"within {format_duration(longest)}"
+        return cls(error=f"{STUCK}: it did not end {within}", outcome=Outcome.STALE)
 
 
 @overload

@@ -10,33 +10,20 @@ from zoneinfo import ZoneInfo
 
 from ..clock import format_duration
 from .backfill import WORD
+from .clock_explanation import clock_lines, given_by, no_such_time
 from .definition import Definition
+from .dst import Gap, Transition
 from .execution import Execution
 from .job import Job, JobState, Slot
 from .occurrence import Occurrence, OccurrenceState
-from .run_explanation import lines_of, stamp, standing_of
+from .overrides import describe
+from .queues import publish_error
+from .run_explanation import Change, attempts_told, lines_of, stamp, standing_of, took_of
 from .workflow import TASK
 
 LATE = timedelta(seconds=5)
 ARGUMENTS = ("args", "kwargs", "steps")  # named and not told: what may be shown of them is not decided here
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """Something that people or the system did to the definition."""
-
-    at: datetime
-    actor: str
-    action: str
-    reason: str | None = None
-    version: int | None = None
-    stated: Mapping[str, Any] | None = None
-
-    def told(self) -> str:
-        """Return who did what, when and why."""
-        why = f" ({self.reason})" if self.reason else ""
-        return f"{self.action} by {self.actor} at {stamp(self.at)}{why}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +37,11 @@ class Facts:
     removed: Change | None = None
     created_at: datetime | None = None
     version: Change | None = None  # the one in force at that instant
-    switch: Change | None = None  # what paused, disabled or retired it
+    switches: Sequence[Change] = ()  # what paused, disabled or retired it, the latest first
+    started_by: Change | None = None  # who ran it by hand
+    is_manual: bool = False
+    wall: datetime | None = None  # the local time that was asked about, where clocks were changed then
+    clock_change: Transition | None = None
     occurrence: Occurrence | None = None
     executions: Sequence[Execution] = field(default_factory=list)
     job: Job | None = None
@@ -87,12 +78,24 @@ def explained(facts: Facts) -> Explanation:
     else:
         answer, lines = _of_silence(facts, facts.definition)
     return Explanation(
-        name=facts.name, at=facts.at, answer=answer, lines=[*lines, *_context(facts)], occurrence=facts.occurrence
+        name=facts.name,
+        at=facts.at,
+        answer=answer,
+        lines=[*clock_lines(facts.wall, facts.clock_change, facts.at), *lines, *_context(facts)],
+        occurrence=facts.occurrence,
     )
 
 
-def _took(duration: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(max(duration, timedelta(0)).total_seconds(), 1)))
+def of_broken(facts: Facts, definition: Definition, problem: str) -> Explanation:
+    """Say that a definition cannot be planned, why, and what to do; its instants stay undecided until then."""
+    name, since = facts.name, stamp(definition.planned_until)
+    answer = f"{name!r} cannot be planned on this node: {problem}. Its times after {since} are not decided yet."
+    lines = [
+        "they are decided when a beat can read it: install what is missing, or correct it with "
+        f"`celery -A app tm definitions edit {name} …`",
+        f"`celery -A app tm definitions remove {name}` removes it",
+    ]
+    return Explanation(name=name, at=facts.at, answer=answer, lines=[*lines, *_context(facts)])
 
 
 def _of_nothing(facts: Facts) -> str:
@@ -122,12 +125,14 @@ def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
     waits = definition.starts_at is not None and at < definition.starts_at
     retired = definition.retired_at is not None and at >= definition.retired_at
     spent = definition.is_spent and at > decided
+    skipped = facts.clock_change is not None and facts.clock_change.is_gap and definition.gap is Gap.SKIP
     return [
         (at < created, f"it was added later, at {stamp(created)}"),
         (retired, _retired(facts, definition.retired_at)),
         (waits, f"it starts only at {_both(facts, definition.starts_at)}"),
         (ended, f"it ended at {_both(facts, definition.ends_at)}"),
         (spent, f"it has run {_times(definition.runs)}, and max_runs={definition.max_runs} allows no more"),
+        (skipped, f"{no_such_time(facts.wall, facts.clock_change)}, and gap=skip leaves it out"),
         (facts.closed_by is not None, f"that time is excluded by {facts.closed_by}"),
         (due, f"its instant {_both(facts, before)} has come, but no beat has decided it yet; {_beat(facts)}"),
         (
@@ -151,9 +156,10 @@ def _retired(facts: Facts, at: datetime | None) -> str:
     return f"it was {_switch(facts, 'retired') or f'retired at {stamp(at or facts.at)}'}"
 
 
-def _switch(facts: Facts, how: str | None) -> str | None:
-    """Say who paused, disabled or retired it; the last switch may have been another one than is asked for."""
-    return facts.switch.told() if facts.switch is not None and facts.switch.action == how else None
+def _switch(facts: Facts, how: str | None, *, until: datetime | None = None) -> str | None:
+    """Say who paused, disabled or retired it last, or last until a time."""
+    found = (one for one in facts.switches if one.action == how and (until is None or one.at <= until))
+    return next((one.told() for one in found), None)
 
 
 def _beat(facts: Facts) -> str:
@@ -182,20 +188,40 @@ def _both(facts: Facts, instant: datetime | None) -> str:
     zone = facts.definition.timezone if facts.definition else "UTC"
     if zone == "UTC":
         return stamp(instant)
-    return f"{stamp(instant)} ({instant.astimezone(ZoneInfo(zone)):%H:%M:%S} in {zone})"
+    try:
+        local = instant.astimezone(ZoneInfo(zone))
+    except (LookupError, ValueError, OSError):  # a zone that this node lacks
+        return stamp(instant)
+    return f"{stamp(instant)} ({local:%H:%M:%S} in {zone})"
 
 
 def _of_occurrence(facts: Facts, occurrence: Occurrence) -> tuple[str, list[str]]:
-    answer = f"{facts.name!r} {_VERBS[occurrence.state](facts, occurrence)}"
-    steps = lines_of(facts.report, facts.step_jobs) if facts.report is not None else _tries(facts)
-    return answer, [*_timing(facts, occurrence), *steps]
+    answer = f"{facts.name!r} {_by_hand(facts, occurrence) or _VERBS[occurrence.state](facts, occurrence)}"
+    steps = lines_of(facts.report, facts.step_jobs) if facts.report is not None else attempts_told(facts.executions)
+    own = [f"values of this run only: {describe(occurrence.overrides)}"] if occurrence.overrides else []
+    return answer, [*_timing(facts, occurrence), *given_by(facts.definition, occurrence), *own, *steps]
+
+
+def _by_hand(facts: Facts, occurrence: Occurrence) -> str | None:
+    """Say of a run outside the schedule who started it and why, and what became of it."""
+    by = facts.started_by
+    if by is None and not facts.is_manual:
+        return None
+    who = f" by {by.actor}" if by else next((f" by {one.actor}" for one in facts.executions if one.actor), "")
+    why = f" ({by.reason!r})" if by and by.reason else ""
+    how = "replayed" if occurrence.replay_of else "started by hand"
+    begun = f"was {how} at {_due(facts, occurrence)}{who}{why}, outside its schedule"
+    if occurrence.state is not OccurrenceState.COMPLETED:
+        return f"{begun}: it {_VERBS[occurrence.state](facts, occurrence)}"
+    started, ended = occurrence.started_at, occurrence.ended_at
+    return f"{begun}: it completed{f' and took {took_of(ended - started)}' if started and ended else ''}."
 
 
 def _ran(facts: Facts, occurrence: Occurrence) -> str:
     started, ended = occurrence.started_at, occurrence.ended_at
     if started is None:
         return f"was due at {_due(facts, occurrence)} and was {occurrence.reason or 'completed'}."
-    took = f" and took {_took(ended - started)}" if ended else ""
+    took = f" and took {took_of(ended - started)}" if ended else ""
     return f"ran {_how_late(occurrence, started)} for {_due(facts, occurrence)}{took}: it completed."
 
 
@@ -205,7 +231,7 @@ def _due(facts: Facts, occurrence: Occurrence) -> str:
 
 def _how_late(occurrence: Occurrence, started: datetime) -> str:
     late = started - occurrence.scheduled_at
-    return "on time" if late <= LATE else f"{_took(late)} late"
+    return "on time" if late <= LATE else f"{took_of(late)} late"
 
 
 def _failed(facts: Facts, occurrence: Occurrence) -> str:
@@ -234,7 +260,9 @@ def _running(facts: Facts, occurrence: Occurrence) -> str:
     started, job = occurrence.started_at, facts.job
     if job is not None and job.state is not JobState.RUNNING and job.retries:
         again = f"attempt {job.attempt} is due at {stamp(job.run_at)}"
-        return f"ran for {_due(facts, occurrence)} and is tried again: {again}."
+        error = publish_error(job)
+        unsent = "" if error is None else f" It was not published: {_sentence(error)}"
+        return f"ran for {_due(facts, occurrence)} and is tried again: {again}.{unsent}"
     since = f", since {stamp(started)} ({_how_late(occurrence, started)})" if started else ""
     if facts.report is not None:
         return f"is running for {_due(facts, occurrence)}{since}: {_sentence(standing_of(facts.report))}"
@@ -249,6 +277,9 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
     job = facts.job
     if job is None:
         return f"was due at {due} and is recorded as {occurrence.state}, but its job is gone; a replay runs it."
+    if (error := publish_error(job)) is not None:
+        again = f"a beat tries again at {stamp(job.run_at)}" if job.run_at > facts.now else "a beat tries again"
+        return f"was due at {due} and was not published: {_sentence(error)} No worker has its message; {again}."
     if job.slot is Slot.HELD:
         line = f", and {facts.ahead_in_line} more wait before it" if facts.ahead_in_line else ""
         return f"was due at {due} and waits for its turn: {_taken(job)}{line}."
@@ -291,7 +322,7 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     lines = []
     if occurrence.decided_at is not None:
         late = occurrence.decided_at - occurrence.scheduled_at
-        how = f", {_took(late)} after its instant: {_why_decided_late(facts, occurrence)}" if late > LATE else ""
+        how = f", {took_of(late)} after its instant: {_why_decided_late(facts, occurrence)}" if late > LATE else ""
         lines.append(f"decided at {stamp(occurrence.decided_at)} under version {occurrence.version}{how}")
     if occurrence.replay_of is not None:
         lines.append(f"it is a replay of occurrence {occurrence.replay_of}")
@@ -300,7 +331,7 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
     if occurrence.started_at and occurrence.decided_at:
         wait = occurrence.started_at - max(occurrence.decided_at, occurrence.scheduled_at)
         if wait > LATE:
-            lines.append(f"started at {stamp(occurrence.started_at)}, after {_took(wait)} of waiting{_because(facts)}")
+            lines.append(f"started at {stamp(occurrence.started_at)}, after {took_of(wait)} of waiting{_because(facts)}")
     if occurrence.reason and occurrence.state in (OccurrenceState.COMPLETED, OccurrenceState.RUNNING):
         lines.append(occurrence.reason)
     return lines
@@ -327,16 +358,6 @@ def _because(facts: Facts) -> str:
     return f" (for {' or '.join([*found, 'a free worker'])})" if found else " for a free worker"
 
 
-def _tries(facts: Facts) -> list[str]:
-    lines = []
-    for one in sorted(facts.executions, key=lambda one: one.attempt):
-        took = f" after {_took(one.completed_at - one.started_at)}" if one.started_at else ""
-        where = f" on {one.worker}" if one.worker else ""
-        why = f": {one.error or one.message}" if one.error or one.message else ""
-        lines.append(f"attempt {one.attempt} {one.outcome}{took}{where}{why}")
-    return lines
-
-
 def _context(facts: Facts) -> list[str]:
     """Say by which rule it goes, who made it, and what switched it off."""
     lines = []
@@ -347,16 +368,17 @@ def _context(facts: Facts) -> list[str]:
         schedule = f" (schedule {rule!r})" if rule else ""
         lines.append(f"version {facts.version.version} was in force{schedule}: {facts.version.told()}")
     if definition is not None:
-        lines.append(f"now: {definition.rule.describe()}, version {definition.version}")
-        edit = definition.waiting_edit
+        lines.append(f"now: {definition.meaning}, version {definition.version}")
+        edit = None if definition.problem else definition.waiting_edit
         if edit is not None:
             values = ", ".join(name if name in ARGUMENTS else f"{name}={value!r}" for name, value in edit.values.items())
             lines.append(f"an edit takes over after the run at {stamp(edit.after)}: {values}")
         off = "paused" if definition.paused else None if definition.enabled else "disabled"
         if off:
             lines.append(f"it is {off} now" + (f": {told}" if (told := _switch(facts, off)) else ""))
-        elif told := _switch(facts, _off_then(facts)):
-            lines.append(f"it was {told}, and is on again")
+        then = _switch(facts, _off_then(facts), until=facts.occurrence.decided_at if facts.occurrence else None)
+        if then and then != _switch(facts, off):
+            lines.append(f"it was {then}" + ("" if off else ", and is on again"))
     return lines
 
 

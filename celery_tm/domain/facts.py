@@ -78,5 +78,14 @@ class Noted:
     after: Mapping[str, Any] | None = None
 
 
-Fact = Ended | Buried | Closed | RunMoved | Created | Noted
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A row could not be read, and the rest was done without it."""
+
+    table: str
+    id: str
+    error: str
+
+
+Fact = Ended | Buried | Closed | RunMoved | Created | Noted | Unread
 Facts = Sequence[Fact]

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from ..clock import format_duration
 from ..settings import Settings
+from .set_aside import BadRow
 from .status import Status
 
 
@@ -35,6 +37,16 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShortKey:
+    """A task with keys, how long a success of it is kept, and a definition that runs it less often than that."""
+
+    task: str
+    kept: timedelta
+    definition: str
+    period: timedelta
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """All that was gathered. What could not be asked is None, or empty."""
 
@@ -57,7 +69,9 @@ class Facts:
     known_tasks: frozenset[str] | None = None  # None: this app has none of its own, and cannot know
     tasks_of_definitions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of those that are on
     tasks_owed: Mapping[str, int] = field(default_factory=dict)
+    short_keys: Sequence[ShortKey] = ()  # keys that are forgotten before the next run that may have the same one
     dispatched_again: Sequence[tuple[str, str, int]] = ()  # job, task, how often
+    running_longest: Sequence[tuple[str, str, timedelta, timedelta | None]] = ()  # job, task, how long, usual
     stuck: Sequence[str] = ()  # occurrences that are owed, with nothing left that would end them
     spent: Sequence[str] = ()  # definitions that ran as often as they may
     never_again: Sequence[str] = ()  # others that are on and have no instant left
@@ -66,6 +80,14 @@ class Facts:
     longest: Mapping[str, timedelta] = field(default_factory=dict)  # the longest body of the last day, by task
     last_buried_at: datetime | None = None
     oldest: Mapping[str, datetime] = field(default_factory=dict)  # the oldest row that may go, by kind
+    unreadable: Sequence[BadRow] = ()  # of the latest rows of each table
+    broken: Mapping[str, str] = field(default_factory=dict)  # definitions that cannot be planned, and why
+    blocked: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # queues: how many jobs wait, the broker's answer
+    overdue: Sequence[tuple[str, datetime]] = ()  # definitions whose instant has come and is not decided, since when
+    conflicts: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # definitions: fields that files or code may not set
+    strays: Sequence[str] = ()  # apps that have definitions or waiting jobs, and no beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +109,15 @@ def examine(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
 
 def _look(check: Check, facts: Facts) -> Sequence[Finding]:
     return list(check.look(facts)) or [Finding(level=Level.OK, check=check.name, text=check.fine)]
+
+
+def told(duration: timedelta) -> str:
+    """Return a duration as people say it."""
+    whole = timedelta(seconds=round(duration.total_seconds())) if duration >= timedelta(seconds=1) else duration
+    return format_duration(whole)
+
+
+def names(found: Sequence[str]) -> str:
+    """Return a few names, and how many more there are."""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more

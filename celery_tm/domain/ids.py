@@ -65,9 +65,9 @@ def occurrence_job_id(occurrence: str, step: str | None = None) -> str:
 
 
 @lru_cache(maxsize=4096)  # asked several times for each attempt
-def execution_id(job: str, attempt: int) -> str:
-    """Return the id of one attempt's record."""
-    return named_id(f"execution/{job}/{attempt}")
+def execution_id(job: str, attempt: int, call: str | None = None) -> str:
+    """Return the id of one attempt's record. `call` tells apart the calls that were made with the same id."""
+    return named_id(f"execution/{job}/{attempt}" if call is None else f"execution/{job}/{attempt}/{call}")
 
 
 def named_id(name: str) -> str:

@@ -7,7 +7,7 @@ its key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -15,6 +15,7 @@ from typing import Any
 
 from ..clock import parse_duration
 from ..errors import InvalidValue, shown
+from .ids import execution_id
 from .workflow import TASK
 
 MAX_KEY = 255
@@ -25,6 +26,14 @@ MAX_ID = 155
 MAX_NAME = 100  # of a definition
 MAX_SCOPE = 10_000  # characters of JSON: it is for ids
 MAX_WORKER = 255
+MAX_APP = 90
+WAITS_FOR_KEY = "tm_waits_for_key"  # among the options of a row: the key that another job has, until which it waits
+LINK_OPTIONS = ("link", "callbacks", "link_error", "errbacks")
+# Among the options of a row: what waits for the end of the call, and where the call belongs in a canvas.
+CANVAS_OPTIONS = frozenset({
+    *LINK_OPTIONS, "chain", "chord", "group_id", "group", "group_index", "root_id", "parent_id", "reply_to",
+})  # fmt: skip
+CALL = "tm_call"  # the header that tells apart the calls made with one id, e.g. of a frozen signature
 
 
 class JobState(StrEnum):
@@ -49,7 +58,7 @@ NEXT: Mapping[JobState, Mapping[JobState | None, str]] = {
         None: "cancelled, expired, or its key has succeeded meanwhile",
     },
     JobState.RUNNING: {
-        JobState.PENDING: "failed or orphaned, with tries left, or handed back by a worker that stops",
+        JobState.PENDING: "failed, orphaned or stuck, with tries left, or handed back by a worker that stops",
         None: "succeeded, cancelled, or moved to the dead letters, and what follows it is handed on",
     },
 }
@@ -130,11 +139,59 @@ class Job:
     actor: str | None = None
     ended: Mapping[str, Any] | None = None  # how its body ended, while what follows (links, chain, chord) is handed on
     carrier: str | None = None  # the message it shares with other jobs, while it runs
+    app: str = ""  # the app whose beats claim it; empty: that of the process which writes it
+    keep_failed: timedelta | None = None  # how long its key is kept if it becomes a dead letter, or is cancelled; None: not
+    keep_cancelled: timedelta | None = None
+    stuck_at: datetime | None = None  # when the running attempt has run for too long; its lease never ends later
+
+    @property
+    def longest(self) -> timedelta | None:
+        """Return how long the running attempt may take before it counts as stuck."""
+        return None if self.stuck_at is None or self.claimed_at is None else self.stuck_at - self.claimed_at
+
+    @property
+    def has_stuck_lease(self) -> bool:
+        """Say whether its lease ends where its stuck limit is: its worker renewed it until then."""
+        return self.stuck_at is not None and self.lease_until == self.stuck_at
 
     @property
     def is_step(self) -> bool:
         """Say whether it is a step of a run, whose end means something for the other steps."""
         return self.step is not None and self.occurrence is not None
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Say whether something follows its success: links, the rest of a chain, a chord."""
+        return any(self.options.get(name) for name in ("link", "callbacks", "chain", "chord"))
+
+    @property
+    def is_replaced(self) -> bool:
+        """Say whether only its replacement is left, which no gate has admitted yet."""
+        return self.ended is not None and "replaced" in self.ended
+
+    @property
+    def is_awaited(self) -> bool:
+        """Say whether a chain, a chord, a group, links or errbacks wait for its end."""
+        return self.has_callbacks or any(self.options.get(name) for name in ("link_error", "errbacks", "group_id", "group"))
+
+    def without_call(self) -> Job:
+        """Return the job with nothing that could keep its message from being sent: only what waits for its end."""
+        options = {name: value for name, value in self.options.items() if name in CANVAS_OPTIONS}
+        return replace(self, args="[]", kwargs="{}", options=options, timeout=None)
+
+    def replacing(self, before: Job) -> Job:
+        """Return the job as it takes the place of a pending one: what waits for that one waits for this one.
+
+        Links and errbacks of both are called. A concurrency key that this one does not state stays.
+        """
+        options = {name: value for name, value in before.options.items() if name in CANVAS_OPTIONS}
+        both = {
+            name: [*_as_list(options[name]), *_as_list(self.options.get(name))] for name in LINK_OPTIONS if name in options
+        }
+        limit: dict[str, Any] = {}
+        if self.concurrency_key is None:
+            limit = {name: getattr(before, name) for name in ("concurrency_key", "concurrency", "slot")}
+        return replace(self, options={**self.options, **options, **both}, **limit)
 
     @property
     def run(self) -> str | None:
@@ -144,6 +201,17 @@ class Job:
         if self.step is None:
             return None
         return self.occurrence or (self.scope or {}).get("run")
+
+    @property
+    def call(self) -> str | None:
+        """Return what tells this call from others with its id; None where the id was made for it alone."""
+        headers = self.options.get("headers")
+        return read_call(headers.get(CALL)) if isinstance(headers, Mapping) else None
+
+    @property
+    def execution_id(self) -> str:
+        """Return the id under which the present attempt is recorded."""
+        return execution_id(self.id, self.attempt, self.call)
 
     @property
     def retries(self) -> int:
@@ -158,6 +226,11 @@ class Job:
     def is_expired(self, now: datetime) -> bool:
         """Say whether it is too late to start this job."""
         return self.expires_at is not None and self.expires_at <= now
+
+
+def read_call(value: Any) -> str | None:
+    """Return the value of the header `tm_call`; None where there is none, or nonsense."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_ID else None
 
 
 def status_of(state: JobState, *, attempt: int, tries_from: int) -> Status:
@@ -190,11 +263,11 @@ def checked_actor(value: Any) -> str | None:
     return None if value is None else checked_text(value, field="actor", limit=255)
 
 
-def checked_timeout(value: Any) -> timedelta:
+def checked_timeout(value: Any, *, field: str = "timeout") -> timedelta:
     """Return a timeout that leaves some time."""
-    timeout = parse_duration(value, field="timeout")
+    timeout = parse_duration(value, field=field)
     if timeout <= timedelta(0):
-        raise InvalidValue("timeout", f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
+        raise InvalidValue(field, f"{value!r} leaves no time", "give a longer duration, e.g. '5m'")
     return timeout
 
 
@@ -225,3 +298,8 @@ def checked_retries(value: Any) -> int:
             "max_retries", f"{shown(value)} is not a number of retries", "give a whole number of zero or more"
         )
     return value
+
+
+def _as_list(links: Any) -> list[Any]:
+    """Return links as a list: a single signature may stand alone."""
+    return [] if not links else list(links) if isinstance(links, (list, tuple)) else [links]

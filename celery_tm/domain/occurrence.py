@@ -82,3 +82,4 @@ class Occurrence:
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     report: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] | None = None  # values that hold for this one only, see `domain.overrides`

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..errors import InvalidValue, shown
+from .set_aside import BadRow
 
 T = TypeVar("T")
 MAX_PAGE = 1000
@@ -23,11 +24,15 @@ Place = tuple[datetime | None, str | int]
 
 
 class Page(list[T]):
-    """Some of a list; `next` asks for what follows, and is None where nothing does."""
+    """Some of a list; `next` asks for what follows, and is None where nothing does.
 
-    def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:
+    `unreadable` are rows that belong here and cannot be read.
+    """
+
+    def __init__(self, items: Iterable[T] = (), next: str | None = None, unreadable: Iterable[BadRow] = ()) -> None:
         super().__init__(items)
         self.next = next
+        self.unreadable = list(unreadable)
 
 
 def checked_limit(limit: Any) -> int:

@@ -185,8 +185,8 @@ def _moved_on(definition: Definition, decisions: Sequence[Decision], *, now: dat
 
 def _next_run(definition: Definition, decided_until: datetime | None) -> datetime | None:
     """Return the instant that follows what was decided now, or before if that was nothing."""
-    if decided_until is None or definition.retired_at:
-        return definition.following
+    if decided_until is None or definition.retired_at or definition.next_edit:
+        return replace(definition, planned_until=decided_until or definition.planned_until).looked_at
     return definition.next_after(decided_until)
 
 
@@ -292,6 +292,7 @@ def job_of(
         definition=definition.name,
         source=source or (Source.RECOVERY if decision.is_recovery else Source.SCHEDULED),
         options=dict(definition.options),
+        app=definition.app,
     )
 
 

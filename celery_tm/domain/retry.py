@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Protocol
 
 from ..clock import format_duration, parse_duration
 from ..errors import InvalidValue, UnknownOption, nearest, shown, spelled
+from .execution import Failure, Outcome
 from .job import Job
 
 HOUR = timedelta(minutes=60)
 DAY = timedelta(days=1)
+STALE = "stale: "  # how the reason of a dead letter begins whose last attempt ran for too long
 
 
 class RetryPolicy(Protocol):
@@ -130,6 +132,12 @@ class Bury:
     """The job becomes a dead letter."""
 
     reason: str
+
+    def of(self, failure: Failure) -> Bury:
+        """Return the same with a reason that says so where the last attempt ran for too long."""
+        if failure.outcome is not Outcome.STALE or self.reason.startswith(STALE):
+            return self
+        return Bury(f"{STALE}{failure.error.partition(': ')[2]}; {self.reason}")
 
 
 NOT_KEPT = "its arguments were not JSON, so it cannot be sent again"

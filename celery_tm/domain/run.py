@@ -14,11 +14,12 @@ from .codec import MAX_BYTES, encode
 from .effective import Effective, limit_of, values_of
 from .execution import MAX_ERROR, MAX_MESSAGE, Execution, Outcome, cut
 from .ids import occurrence_job_id
-from .job import DEFAULT_RETRIES, Job, Slot, Source
+from .job import DEFAULT_RETRIES, Job, JobState, Slot, Source
 from .occurrence import OccurrenceState
-from .workflow import ALL, Mode, Stages, StepState, Strategy, weave
+from .workflow import ALL, TASK, Mode, Stages, StepState, Strategy, weave
 
 HOOK_TASK, HOOK_PREFIX = "celery_tm.hook", "hook:"  # a hook is a task, or `hook:name`: a callable that is registered
+ON_START = "on_start"  # the hook, and the step of a run that it is where it blocks
 DEFERRED = "deferred"  # stands for the definition of a run that has none
 MAX_REPORT = 500_000  # characters of a report as it is kept and handed to hooks; its rows say the rest
 FIRST_STEPS, FIRST_WORDS = 100, 200  # what is left of one that is too long whatever else is left out
@@ -36,6 +37,7 @@ class Run:
     stopped_as: OccurrenceState | None = None  # what it ends as because of that
     settings: Mapping[str, Any] = field(default_factory=dict)
     created_at: datetime
+    app: str = ""  # that of its job, whoever ends a step of it
 
     @property
     def is_stopped(self) -> bool:
@@ -97,6 +99,7 @@ def settings_of(root: Job, stated: Mapping[str, Any]) -> dict[str, Any]:
         "entity_id": root.entity_id,
         "scope": root.scope,
         "actor": root.actor,
+        "app": root.app or None,
     }
     plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in kept.items()}
     return {name: value for name, value in {**stated, **plain}.items() if value is not None}
@@ -186,6 +189,7 @@ def step_job(run: Run, step: RunStep, now: datetime) -> Job:
         source=Source(common["source"]),
         options=own.get("options") or {},
         actor=common.get("actor"),
+        app=run.app,
     )
 
 
@@ -201,13 +205,43 @@ def _key(rule: str | None, run: Run) -> str | None:
     return rule.replace("{run}", run.id).replace("{scheduled_at}", instant).replace("{date}", instant[:10])
 
 
+def root_of(run: Run) -> Job:
+    """Return the job of a run as far as the run knows it, where its row is gone."""
+    common = run.settings
+    return Job(
+        id=run.job,
+        task=TASK,
+        args="[]",
+        kwargs="{}",
+        run_at=run.created_at,
+        created_at=run.created_at,
+        original_delay=parse_duration(common["original_delay"], field="original_delay"),
+        state=JobState.RUNNING,
+        attempt=run.attempt,
+        claimed_at=run.created_at,
+        entity_id=common.get("entity_id"),
+        scope=common.get("scope"),
+        occurrence=run.id,
+        definition=common.get("definition"),
+        source=Source(common["source"]),
+        actor=common.get("actor"),
+        app=run.app,
+    )
+
+
+def hook_call(task: str, arguments: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Return the task that a hook means, and its arguments."""
+    if task.startswith(HOOK_PREFIX):
+        return HOOK_TASK, [task.removeprefix(HOOK_PREFIX), *arguments]
+    return task, list(arguments)
+
+
 def hook_job(run: Run, hook: str, task: str, arguments: Sequence[Any], now: datetime) -> Job:
     """Return the job of a hook: it has one id for each run, so it runs once, and no occurrence that it could end.
 
     It has no entity either: whoever cancels that still wants to be told of it.
     """
-    if task.startswith(HOOK_PREFIX):
-        task, arguments = HOOK_TASK, [task.removeprefix(HOOK_PREFIX), *arguments]
+    task, arguments = hook_call(task, arguments)
     return Job(
         id=occurrence_job_id(run.id, hook),
         task=task,
@@ -222,6 +256,7 @@ def hook_job(run: Run, hook: str, task: str, arguments: Sequence[Any], now: date
         step=hook,
         source=Source(run.settings["source"]),
         actor=run.settings.get("actor"),
+        app=run.app,
     )
 
 
@@ -325,7 +360,10 @@ def _step_report(step: RunStep, tries: Sequence[Execution]) -> dict[str, Any]:
             {
                 "attempt": one.attempt,
                 "outcome": str(one.outcome),
+                "started_at": None if one.started_at is None else one.started_at.isoformat(),
+                "ended_at": one.completed_at.isoformat(),
                 "seconds": _seconds(one.started_at, one.completed_at),
+                "next_delay": None if one.next_delay is None else one.next_delay.total_seconds(),
                 "error": cut(one.error, MAX_ERROR),
                 "worker": one.worker,
             }

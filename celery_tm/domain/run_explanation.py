@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+from ..clock import format_duration
+from .execution import Execution
 from .job import Job, JobState, Slot
+from .queues import publish_error
 from .workflow import StepState
 
 MOST_NAMES, MOST_STEPS = 5, 10
 Told = Mapping[str, Any]  # a report, or a step of it: plain JSON
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Something that people or the system did to the definition."""
+
+    at: datetime
+    actor: str
+    action: str
+    reason: str | None = None
+    version: int | None = None
+    stated: Mapping[str, Any] | None = None
+
+    def told(self) -> str:
+        """Return who did what, when and why."""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.action} by {self.actor} at {stamp(self.at)}{why}"
 
 
 def standing_of(report: Told) -> str:
@@ -30,6 +51,7 @@ def lines_of(report: Told, jobs: Mapping[str, Job]) -> list[str]:
         by_state[step["state"]].append(step)
     return [
         *_some([_failure(step) for step in by_state[StepState.FAILED]]),
+        *_some([line for step in report["steps"] for line in _earlier_attempts(step)]),
         *_cancelled(by_state[StepState.CANCELLED]),
         *_some([_owed(step, jobs.get(step["name"])) for step in by_state[StepState.OWED]]),
         *_waiting(by_state[StepState.WAITING]),
@@ -59,6 +81,59 @@ def _failure(step: Told) -> str:
     return f"step {step['name']!r} failed{after}{kept}: {_first_line(step.get('error') or 'no error was recorded')}"
 
 
+def _earlier_attempts(step: Told) -> list[str]:
+    """Say how the attempts of a step ended that another one followed, each with the backoff between them."""
+    return [
+        f"step {step['name']!r}, " + _attempt(
+            one["attempt"], one["outcome"], started=_read(one.get("started_at")), took=_duration(one.get("seconds")),
+            error=one.get("error"), backoff=_duration(one.get("next_delay")),
+        )
+        for one in step.get("tries") or () if one.get("next_delay") is not None
+    ]  # fmt: skip
+
+
+def attempts_told(executions: Iterable[Execution]) -> list[str]:
+    """Say of each attempt, the first one first, when it started, how it ended after how long, and what backoff followed."""
+    return [
+        _attempt(
+            one.attempt, one.outcome, started=one.started_at, error=one.error or one.message, backoff=one.next_delay,
+            took=one.completed_at - one.started_at if one.started_at else None, worker=one.worker,
+        )
+        for one in sorted(executions, key=lambda one: one.attempt)
+    ]  # fmt: skip
+
+
+def _attempt(
+    number: int,
+    outcome: str,
+    *,
+    started: datetime | None,
+    took: timedelta | None,
+    error: str | None,
+    backoff: timedelta | None,
+    worker: str | None = None,
+) -> str:
+    after = "" if took is None else f" after {took_of(took)}"
+    where = f" on {worker}" if worker else ""
+    begun = f", started at {stamp(started)}" if started else ""
+    followed = "" if backoff is None else f", the next one {took_of(backoff)} later"
+    why = f": {_first_line(error)}" if error else ""
+    return f"attempt {number} {outcome}{after}{where}{begun}{followed}{why}"
+
+
+def took_of(duration: timedelta) -> str:
+    """Return a duration as people read it."""
+    return format_duration(timedelta(seconds=round(max(duration, timedelta(0)).total_seconds(), 1)))
+
+
+def _duration(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _read(instant: str | None) -> datetime | None:
+    return None if instant is None else datetime.fromisoformat(instant)
+
+
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines() or [""]
     return f"{lines[0]} …" if len(lines) > 1 else lines[0]
@@ -81,6 +156,8 @@ def _owed(step: Told, job: Job | None) -> str:
         return f"{name} is running in attempt {job.attempt} on {job.claimed_by}{asked}"
     if job.state is JobState.DISPATCHED:
         return f"{name} waits for a free worker"
+    if (error := publish_error(job)) is not None:
+        return f"{name} was not published: {_first_line(error)}; a beat tries again"
     if job.retries:
         return f"{name} is tried again at {stamp(job.run_at)}: {_first_line(job.last_error or 'no error was recorded')}"
     if job.slot is Slot.HELD:

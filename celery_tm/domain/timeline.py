@@ -40,17 +40,33 @@ class Timeline:
             instant = self.next_after(instant)
 
     def latest_until(self, instant: datetime, *, reach: timedelta) -> datetime | None:
-        """Return the last instant not later than `instant`, looked for back to `reach` before it."""
-        span = timedelta(minutes=1)
-        while True:
-            span = min(span, reach)
-            found = None
-            start = instant - span - INSTANT if instant - BEGINNING > span + INSTANT else BEGINNING
-            for found in self.between(start, instant):  # noqa: B007
-                pass
-            if found is not None or span == reach:
-                return found
-            span *= 4
+        """Return the last instant not later than `instant`, looked for back to `reach` before it.
+
+        By bisection: some tens of looks at the schedule, however many instants lie in between.
+        """
+        span = min(timedelta(minutes=1), reach)
+        found = self._first_since(instant, span)
+        while found is None and span < reach:
+            span = min(span * 4, reach)
+            found = self._first_since(instant, span)
+        low, high = found, instant  # an instant, and a time after which there is none up to `instant`
+        while low is not None and high > low:
+            following = self.next_after(low)
+            if following is None or following > instant:
+                return low
+            middle = following + (high - following) / 2
+            later = self.next_after(middle)
+            if later is not None and later <= instant:
+                low = later
+            else:
+                low, high = following, middle
+        return low
+
+    def _first_since(self, instant: datetime, span: timedelta) -> datetime | None:
+        """Return the first instant from `span` before `instant` up to it."""
+        start = instant - span - INSTANT if instant - BEGINNING > span + INSTANT else BEGINNING
+        first = self.next_after(start)
+        return first if first is not None and first <= instant else None
 
     def period_at(self, instant: datetime) -> timedelta:
         """Return the time from `instant` to the next one: the original delay that backoff is a share of."""

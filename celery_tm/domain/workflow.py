@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -112,6 +112,14 @@ def predecessors(stages: Stages, mode: Mode) -> dict[str, frozenset[str]]:
                 found[step.name] = earlier
         earlier = frozenset(step.name for step in stage)
     return found
+
+
+def led_by(first: Step, stages: Stages, mode: Mode) -> Stages:
+    """Return stages in which every step that waits for none waits for `first`."""
+    before = predecessors(stages, mode)
+    after = (first.name,)
+    later = [[step if before[step.name] else replace(step, after=after) for step in stage] for stage in stages]
+    return [[first], *later]
 
 
 def _named(step: Step, known: set[str]) -> frozenset[str]:

@@ -49,6 +49,20 @@ class StaleVersion(TmError):
         )
 
 
+class RowUnreadable(TmError):
+    """A row of a table cannot be read by this release."""
+
+    def __init__(self, table: str, id: str, error: str) -> None:
+        super().__init__(table, id, error)
+        self.table, self.id, self.error = table, id, error
+
+    def __str__(self) -> str:
+        return (
+            f"row {named(self.id)} of {self.table} cannot be read ({self.error}); read it with the release that wrote it, "
+            f"or remove it with `celery -A app tm rows remove {self.table} {self.id}`"
+        )
+
+
 class JobNotFound(TmError, LookupError):
     """No job has this id."""
 
@@ -105,6 +119,20 @@ class DuplicateKey(TmError):
         return (
             f"key {self.key!r} of task {self.task!r} belongs to job {self.job}; "
             "cancel that job, use another key, or pass on_duplicate='return'"
+        )
+
+
+class DuplicateId(TmError):
+    """A call was made again with an id whose earlier call is still pending or running, as of a frozen signature."""
+
+    def __init__(self, task: str, id: str) -> None:
+        super().__init__(task, id)
+        self.task, self.id = task, id
+
+    def __str__(self) -> str:
+        return (
+            f"an earlier call of task {self.task!r} with the id {self.id!r} is still pending or running; "
+            "wait for its end, or call without task_id (a signature: clone it before it is frozen)"
         )
 
 

@@ -55,6 +55,26 @@ class DatabaseUnavailable(TmError):
         return f"cannot reach the database {self.url} ({self.reason}); check tm_database_url and that the server runs"
 
 
+class DatabaseBusy(DatabaseUnavailable):
+    """The database answers, but this transaction could not go on: others hold a lock, or all connections."""
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} is busy ({self.reason}); end the transaction that holds the lock or the connections "
+            "(pg_stat_activity or SHOW PROCESSLIST shows it), and try again"
+        )
+
+
+class PoolerUnfit(DatabaseUnavailable):
+    """A connection pooler runs prepared statements in another session than they were prepared in."""
+
+    def __str__(self) -> str:
+        return (
+            f"the connection pooler before {self.url} does not keep prepared statements ({self.reason}); "
+            "set tm_prepare_statements=False or use PgBouncer 1.21 or later with max_prepared_statements"
+        )
+
+
 class RightMissing(TmError):
     """The database's user may not do what this process has to do."""
 
@@ -69,12 +89,8 @@ class RightMissing(TmError):
         )
 
 
-class DatabaseReadOnly(TmError):
+class DatabaseReadOnly(DatabaseUnavailable):
     """The database takes no writes on this connection: it is a replica, or the transaction was opened for reading."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
 
     def __str__(self) -> str:
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from hashlib import sha256
@@ -21,7 +21,7 @@ from tornado.web import StaticFileHandler, authenticated
 from ..errors import TmError
 from ..management import TimeManagement
 from .failures import Failure, Refusal, Refused, failure_of
-from .guarding import SAFE_METHODS, Guarded
+from .guarding import SAFE_METHODS, Guarded, administrators
 from .operations.asking import check_text
 
 T = TypeVar("T")
@@ -64,15 +64,20 @@ class TmHandler(Guarded):
         found: TimeManagement | None = settings.get("celery_tm")
         if found is None:
             try:
-                found = settings["celery_tm"] = TimeManagement(self.capp)
+                found = TimeManagement(self.capp)
+                found.installation.database  # noqa: B018  reads the settings, which may be wrong
             except TmError as error:
                 raise Refused(error) from error
+            settings["celery_tm"] = found
         return found
 
     @property
-    def admins(self) -> Any:
-        """Return the names of the administrators, or None where the app names none."""
-        return getattr(self.tm.settings, "tm_admins", None)
+    def admins(self) -> Sequence[str]:
+        """Return who may change things."""
+        is_embedded = self.tm.installation.database.dialect.name == "sqlite"
+        return administrators(
+            self.tm.settings.tm_admins, is_embedded=is_embedded, is_closed=self.is_local or not self.is_open
+        )
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run what blocks in a thread of ours; what it refuses becomes the answer."""
@@ -88,7 +93,13 @@ class TmHandler(Guarded):
             reason = self.why_not(self.admins)
         except Refused as error:
             reason = str(error.error)
-        known = {"why_not": reason, "may_change": reason is None, "tm_static": self.static_file, "flash": self._flash()}
+        known: dict[str, Any] = {
+            "unreadable": [],
+            "why_not": reason,
+            "may_change": reason is None,
+            "tm_static": self.static_file,
+            "flash": self._flash(),
+        }
         self.render(template, **{"active_tab": "tm", **known, **model})
 
     def static_file(self, name: str) -> str:

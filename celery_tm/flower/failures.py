@@ -22,6 +22,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.CountChanged, 409),
     (errors.DefinitionExists, 409),
     (errors.DuplicateKey, 409),
+    (errors.RowUnreadable, 409),
     (errors.DefinitionNotFound, 404),
     (errors.JobNotFound, 404),
     (errors.OccurrenceNotFound, 404),

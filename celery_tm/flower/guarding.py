@@ -21,6 +21,12 @@ from .failures import Refusal
 ANONYMOUS = "anonymous"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON = "application/json"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EVERYBODY = ("*",)
+NOBODY = (
+    "no administrators are named; list them in tm_admins in the Celery app's settings, e.g. tm_admins = ['ann'], "
+    "or ['*'] for everybody Flower lets in"
+)
 RELOAD = (
     "the token is missing, or the page is older than its cookie: reload the page and try again. "
     "A program sends its credentials in Authorization and a JSON body, or asks /api/tm/token"
@@ -69,17 +75,24 @@ class Guarded(BaseHandler):
         except HTTPError:
             raise Refusal(403, "token_missing", RELOAD) from None
 
-    def why_not(self, admins: Sequence[str] | None) -> str | None:
+    @property
+    def is_local(self) -> bool:
+        """Say whether only this machine can reach Flower."""
+        return self.application.options.address in LOOPBACK
+
+    def why_not(self, admins: Sequence[str]) -> str | None:
         """Return why this user may change nothing, or None."""
         if self.application.options.read_only:
             return "Flower is in read-only mode; start it without --read-only to change anything"
         if self.is_open and not self.unauthenticated_api:
             return "Flower has no authentication, so nothing can be changed; start it with --basic-auth or --auth"
+        if not admins:
+            return NOBODY
         if not is_admin(self.actor, admins):
             return f"{self.actor} is not an administrator; tm_admins in the Celery app's settings lists them"
         return None
 
-    def require_change(self, admins: Sequence[str] | None) -> None:
+    def require_change(self, admins: Sequence[str]) -> None:
         """Refuse a change by whoever may not change anything."""
         reason = self.why_not(admins)
         if reason:
@@ -87,9 +100,19 @@ class Guarded(BaseHandler):
             raise Refusal(403, code, reason)
 
 
-def is_admin(actor: str, admins: Sequence[str] | None) -> bool:
-    """Say whether somebody may change anything; where no administrators are named, all whom Flower lets in may."""
-    return admins is None or any(fnmatchcase(actor.lower(), one.lower()) for one in admins)
+def administrators(stated: Sequence[str] | None, *, is_embedded: bool, is_closed: bool) -> Sequence[str]:
+    """Return who may change things: those whom `tm_admins` names.
+
+    Unset, that is everybody on an embedded database whose Flower is closed to strangers, and nobody on a server.
+    """
+    if stated is not None:
+        return stated
+    return EVERYBODY if is_embedded and is_closed else ()
+
+
+def is_admin(actor: str, admins: Sequence[str]) -> bool:
+    """Say whether somebody is one of the administrators, whose names may have wildcards."""
+    return any(fnmatchcase(actor.lower(), one.lower()) for one in admins)
 
 
 def basic_name(header: str) -> str:

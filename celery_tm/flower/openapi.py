@@ -12,7 +12,7 @@ from .operations.answers import OWN
 
 ABOUT = (
     "What the command line and the pages do, for programs. Every route asks for Flower's own authentication. Changes are "
-    "POSTs, are refused in read-only mode and to those who are not in `tm_admins`, and are written to the audit with the "
+    "POSTs, are refused in read-only mode and to whom `tm_admins` does not name, and are written to the audit with the "
     "user's name. A program that sends `Authorization` and a JSON body, and neither cookies nor `Origin`, needs no token; "
     "whoever sends cookies asks `GET /api/tm/token` and sends the token in the header `X-XSRFToken`."
 )

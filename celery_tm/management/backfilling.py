@@ -29,6 +29,7 @@ from ..domain.ids import occurrence_id, occurrence_job_id
 from ..domain.job import Job, Source, Status, checked_actor
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Overlap
+from ..domain.overrides import overridden
 from ..domain.planning import job_of, occurrence_of
 from ..domain.recovery import Decision
 from ..domain.timeline import INSTANT
@@ -36,6 +37,7 @@ from ..errors import DefinitionNotFound, InvalidValue, nearest
 from ..installation import Installation
 from ..store import audit, definitions, executions, jobs, lanes, occurrences
 from ..store.database import Transaction
+from .triggering import checked_for, noted
 
 BESIDE = timedelta(milliseconds=1)  # a replay of an instant stands this close to it at most
 
@@ -51,6 +53,7 @@ class Asked:
     dry_run: bool = False
     reason: str | None = None
     actor: str | None = None
+    values: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,17 +73,23 @@ def backfill(
     overlap: Any = None,
     again: bool = False,
     dry_run: bool = False,
+    values: Mapping[str, Any] | None = None,
     reason: str | None = None,
     actor: str | None = None,
 ) -> Backfilled:
-    """Run the instants of a range that did not run; with `dry_run` only say which."""
+    """Run the instants of a range that did not run; with `dry_run` only say which.
+
+    `values` are arguments and settings that hold for these runs only.
+    """
     checked_actor(actor)
     rule = read_overlap(overlap)
     with installation.database.transaction(write=False) as tx:
         wanted = read_range(since, until, now=tx.read_now())
         seen = _find(tx, name)
     spans = spans_of(seen, wanted)  # takes its time, so nobody is kept waiting meanwhile
-    asked = Asked(name=name, range=wanted, overlap=rule, again=again, dry_run=dry_run, reason=reason, actor=actor)
+    asked = Asked(
+        name=name, range=wanted, overlap=rule, again=again, dry_run=dry_run, reason=reason, actor=actor, values=values
+    )
 
     def work(tx: Transaction) -> Backfilled:
         definition = _find(tx, name, lock=not dry_run)
@@ -111,6 +120,7 @@ def _run(
 ) -> Backfilled:
     """Decide, and unless it is a dry run, write. The caller holds the definition's row."""
     overlap = overlap_of(definition, asked.overlap)
+    overrides = checked_for(installation, definition, asked.values)
     known = _known(tx, definition, spans)
     choice = choose(definition, spans, {at: one.states for at, one in known.items()}, again=asked.again)
     result = Backfilled(name=asked.name, range=asked.range, left_out=choice.left_out, dry_run=asked.dry_run)
@@ -120,13 +130,14 @@ def _run(
     now = tx.read_now()
     decisions = decisions_of(definition, choice.chosen, now=now, reason=asked.reason)
     places = _places(tx, definition, {span.at: known[span.at].last for span in choice.chosen if span.at in known})
-    created = [_occurrence(definition, decision, places, now=now) for decision in decisions]
+    created = [replace(_occurrence(definition, decision, places, now=now), overrides=overrides) for decision in decisions]
     result = replace(result, created=created, instants=[span.at for span in choice.chosen])
     if not asked.dry_run:
         occurrences.insert_many(tx, created)
-        made = _jobs(installation, replace(definition, overlap=overlap), decisions, choice.chosen, now=now)
+        of_these = overridden(replace(definition, overlap=overlap), overrides)
+        made = _jobs(installation, of_these, decisions, choice.chosen, now=now)
         jobs.insert_many(tx, [_carrying(job, one, asked.actor) for job, one in zip(made, created, strict=True)])
-        _note(tx, asked, overlap, result)
+        _note(tx, asked, overlap, result, overrides)
         tx.wake()
     return result
 
@@ -208,7 +219,7 @@ def _carrying(job: Job, occurrence: Occurrence, actor: str | None) -> Job:
     return replace(job, id=occurrence_job_id(occurrence.id), occurrence=occurrence.id, actor=actor)
 
 
-def _note(tx: Transaction, asked: Asked, overlap: Overlap, result: Backfilled) -> None:
+def _note(tx: Transaction, asked: Asked, overlap: Overlap, result: Backfilled, overrides: Mapping[str, Any] | None) -> None:
     bounds = {"since": asked.range.since.isoformat(), "until": asked.range.until.isoformat()}
-    after = {**bounds, "overlap": str(overlap), "again": asked.again, **result.counts}
+    after = {**bounds, "overlap": str(overlap), "again": asked.again, **result.counts, **noted(overrides)}
     audit.note(tx, "backfill", f"definition:{asked.name}", actor=asked.actor, after=after, reason=asked.reason)

@@ -10,12 +10,22 @@ from typing import Any, TypedDict, Unpack
 
 from ..domain.job import MAX_ID, Job, checked_text
 from ..domain.paging import Page
-from ..errors import CountChanged, DeadLetterNotFound, DuplicateKey, InvalidValue, UnknownOption, nearest, shown
+from ..errors import (
+    CountChanged,
+    DeadLetterNotFound,
+    DuplicateKey,
+    InvalidValue,
+    RowUnreadable,
+    UnknownOption,
+    nearest,
+    shown,
+)
 from ..installation import Installation
-from ..store import audit, dead_letters, jobs, lists, occurrences
-from ..store.database import Transaction
+from ..store import audit, dead_letters, jobs, lists, occurrences, tables
+from ..store.database import Database, Transaction
 from ..store.dead_letters import DeadLetter
 from ..store.lists import Letters
+from ..store.rows import readable, remove_unreadable
 from . import looking
 from .triggering import replay_in
 
@@ -49,7 +59,10 @@ class DeadLetters:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._database = installation.database
+
+    @property
+    def _database(self) -> Database:
+        return self._installation.database
 
     def list(self, *, before: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]) -> Page[DeadLetter]:
         """Return dead letters, the latest first; `before` is the cursor of the page before.
@@ -73,8 +86,8 @@ class DeadLetters:
         return Affected(
             count=sum(count for _, count, _, _ in by_task),
             by_task={task: count for task, count, _, _ in by_task},
-            oldest=min((first for _, _, first, _ in by_task), default=None),
-            newest=max((last for _, _, _, last in by_task), default=None),
+            oldest=min((first for _, _, first, _ in by_task if first), default=None),
+            newest=max((last for _, _, _, last in by_task if last), default=None),
             sample=list(sample),
         )
 
@@ -105,11 +118,12 @@ class DeadLetters:
     ) -> int:
         """Revive every dead letter that fits, the oldest first, and return how many; those whose key is taken stay.
 
+        Without a filter that is all of them; an empty list of `ids` is refused.
         With `expected`, nothing is done if another number of them is there now. What is buried meanwhile is not touched.
         """
         revived = 0
-        for id in self._chosen(wanted, expected):
-            with suppress(DuplicateKey, DeadLetterNotFound, InvalidValue):
+        for id in self._chosen(wanted, expected, all=True):
+            with suppress(DuplicateKey, DeadLetterNotFound, InvalidValue, RowUnreadable):
                 self.revive(id, actor=actor, reason=reason)
                 revived += 1
         return revived
@@ -118,24 +132,29 @@ class DeadLetters:
         self,
         id: str | None = None,
         *,
+        all: bool = False,
         expected: int | None = None,
         actor: str | None = None,
         reason: str | None = None,
         **wanted: Unpack[Wanted],
     ) -> int:
-        """Delete one dead letter, or every one that fits, for good; return how many. `expected` is as in `revive_all`."""
+        """Delete one dead letter, or every one that fits, for good; return how many. `expected` is as in `revive_all`.
+
+        Without a filter nothing is deleted, unless `all` says that every one is meant.
+        """
         if id is not None:
-            if wanted or expected is not None:
+            if wanted or all or expected is not None:
                 raise InvalidValue("id", "it says already which one is meant", "give an id or filters, not both")
-            return self._database.run(lambda tx: _purge(tx, _find(tx, id), actor, reason))
-        ids, total = self._chosen(wanted, expected), 0
+            return self._database.run(lambda tx: _purge_one(tx, id, actor, reason))
+        ids, total = self._chosen(wanted, expected, all=all), 0
         for start in range(0, len(ids), BATCH):
             some = ids[start : start + BATCH]
             total += self._database.run(lambda tx, some=some: _purge_all(tx, some, actor, reason))  # type: ignore[misc]
         return total
 
-    def _chosen(self, wanted: Wanted, expected: int | None) -> Sequence[str]:
+    def _chosen(self, wanted: Wanted, expected: int | None, *, all: bool) -> Sequence[str]:
         """Return the ids of those that fit, the oldest first; raise if they are not as many as expected."""
+        refuse_unselected(wanted, all=all)
         if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int) or expected < 0):
             raise InvalidValue("expected", f"{shown(expected)} is not a count", "give the count that the preview told")
         with self._database.transaction(write=False) as tx:
@@ -161,8 +180,20 @@ class DeadLetters:
         return job
 
 
+def refuse_unselected(wanted: Mapping[str, Any], *, all: bool) -> None:
+    """Refuse to act on many where nothing is selected: a forgotten filter must not mean every dead letter."""
+    selected = {name: value for name, value in wanted.items() if value is not None}
+    if "ids" in selected and not selected["ids"]:
+        raise InvalidValue("ids", "no dead letter is selected", "select at least one")
+    if not selected and not all:
+        raise InvalidValue(
+            "all", "no dead letter is selected", "name ids, give a filter, or pass all=true to mean every one"
+        )
+
+
 def _find(tx: Transaction, id: str) -> DeadLetter:
-    letter = dead_letters.find(tx, id)
+    with readable(tables.dead_letter, id):
+        letter = dead_letters.find(tx, id)
     if letter is None:
         raise DeadLetterNotFound(id)
     return letter
@@ -204,6 +235,21 @@ def _purge(tx: Transaction, letter: DeadLetter, actor: str | None, reason: str |
     return True
 
 
+def _purge_one(tx: Transaction, id: str, actor: str | None, reason: str | None) -> int:
+    try:
+        return _purge(tx, _find(tx, id), actor, reason)
+    except RowUnreadable:
+        return _purge_unreadable(tx, id, actor, reason)
+
+
+def _purge_unreadable(tx: Transaction, id: str, actor: str | None, reason: str | None) -> bool:
+    bad = remove_unreadable(tx, tables.dead_letter, [id], dead_letters.read_letter)
+    if bad is not None:
+        audit.note(tx, "purge", f"job:{id}", actor=actor, before={"unreadable": bad.error}, reason=reason)
+    return bad is not None
+
+
 def _purge_all(tx: Transaction, ids: Sequence[str], actor: str | None, reason: str | None) -> int:
     found = lists.dead_letters(tx, Letters(ids=ids), limit=BATCH)
-    return sum(_purge(tx, letter, actor, reason) for letter in found)
+    bad = sum(_purge_unreadable(tx, row.id, actor, reason) for row in found.unreadable)
+    return bad + sum(_purge(tx, letter, actor, reason) for letter in found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,24 @@ from ..domain.definition import Definition, Standing, edited, new_definition, st
 from ..domain.ids import new_id
 from ..domain.job import MAX_TASK
 from ..domain.paging import Page, checked_limit
+from ..domain.restoring import restored
 from ..domain.schedule import seldom
-from ..domain.steps import HOOKS
+from ..domain.timeline import INSTANT
 from ..domain.workflow import TASK
-from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, TmError, named, nearest, shown
+from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
 from ..scheduler import editing, horizon
+from ..scheduler.celery_schedules import default_zone
 from ..scheduler.editing import Policy
 from ..scheduler.horizon import Difference
 from ..store import definitions, versions
-from ..store.database import Transaction
+from ..store.database import Database, Transaction
 from ..store.versions import Version
-from . import calendars as calendar_writing
-from .files import place_of, read_file
 from .importing import Imported, Place, Wishes, read_source, write
-from .workflows import refuse_unknown
+from .loading import Loaded, events_of, load_file
+from .workflows import refuse_new_unknown, refuse_unknown
 
 MAX_COMPARED = 10_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
-    """What loading a file did, by name."""
-
-    added: Sequence[str] = field(default_factory=list)
-    changed: Sequence[str] = field(default_factory=list)
-    unchanged: Sequence[str] = field(default_factory=list)
-    calendars: Sequence[str] = field(default_factory=list)
 
 
 def _checked_filters(*, search: Any, standing: Any, task: Any) -> dict[str, Any]:
@@ -57,10 +48,17 @@ class Definitions:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._database = installation.database
+
+    @property
+    def _database(self) -> Database:
+        return self._installation.database
 
     def add(self, *, name: str, actor: str | None = None, reason: str | None = None, **values: Any) -> Definition:
-        """Add a definition; its first instant is the next one from now."""
+        """Add a definition; its first instant is the next one from now.
+
+        Without `timezone` it is in the app's, which is kept with it: a later change of that setting does not move it.
+        """
+        values = self._in_zone(values)
 
         def work(tx: Transaction) -> Definition:
             added = editing.add(tx, name=name, values=values, actor=actor, reason=reason)
@@ -75,7 +73,8 @@ class Definitions:
         name: str,
         *,
         version: int | None = None,
-        policy: str = "immediate",
+        policy: str | None = None,
+        at: datetime | str | None = None,
         actor: str | None = None,
         reason: str | None = None,
         **values: Any,
@@ -83,10 +82,36 @@ class Definitions:
         """Change what is stated and return the definition; an edit made on another version is refused.
 
         `policy` says when it counts: "immediate" from now on, "graceful" after the next planned run, "windowed" from now on
-        with what is planned ahead compared and told in the audit.
+        with what is planned ahead compared and told in the audit; unset: `tm_update_policy`. With `at` it takes over at that
+        time: instants before it are decided by the old values, from it on by the new ones.
         """
-        when = editing.read_policy(policy)
-        return self.change(name, values, version=version, actor=actor, reason=reason, action="edit", policy=when)
+        when = self._policy(policy, at)
+        return self.change(name, values, version=version, actor=actor, reason=reason, action="edit", policy=when, at=at)
+
+    def restore(
+        self,
+        name: str,
+        *,
+        version: int,
+        policy: str | None = None,
+        at: datetime | str | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Definition:
+        """Make a new version that says what a stored one did; whether it is enabled or paused stays as it is."""
+        with self._database.transaction(write=False) as tx:
+            kept = versions.find(tx, self._find(tx, name).id, version)
+        if kept is None:
+            remedy = "tm.definitions.versions(name) lists them"
+            raise InvalidValue("version", f"no version {shown(version)} of {name!r} is kept", remedy)
+        why = reason or f"version {version} restored"
+        when, values = self._policy(policy, at), restored(kept.stated)
+        return self.change(name, values, actor=actor, reason=why, action="restore", policy=when, at=at)
+
+    def _policy(self, policy: str | None, at: Any) -> Policy:
+        if policy is not None and at is not None:
+            raise InvalidValue("policy", "at= says already when the edit counts", "leave one of them out")
+        return editing.read_policy(self._installation.settings.tm_update_policy if policy is None else policy)
 
     def change(
         self,
@@ -98,6 +123,7 @@ class Definitions:
         actor: str | None = None,
         reason: str | None = None,
         policy: Policy = Policy.IMMEDIATE,
+        at: datetime | str | None = None,
     ) -> Definition:
         """Change a definition under the name of an action, for the audit."""
 
@@ -105,10 +131,11 @@ class Definitions:
             before = self._find(tx, name, lock=True)
             if version is not None and before.version != version:
                 raise self._stale(tx, before, version, values)
+            time = editing.read_time(at, now=tx.read_now())
             after = editing.change(
-                self._installation, tx, before, values, action=action, actor=actor, reason=reason, policy=policy
+                self._installation, tx, before, values, action=action, actor=actor, reason=reason, policy=policy, at=time
             )
-            self._refuse_new_unknown(before, after)
+            refuse_new_unknown(self._installation, before, after)
             tx.wake()
             return after
 
@@ -135,26 +162,36 @@ class Definitions:
         return self._database.run(work)
 
     def preview(
-        self, name: str, *, within: timedelta | float | str = "7d", policy: str = "immediate", **values: Any
+        self,
+        name: str,
+        *,
+        within: timedelta | float | str = "7d",
+        policy: str | None = None,
+        at: datetime | str | None = None,
+        **values: Any,
     ) -> Difference:
         """Return the instants that an edit would add, remove and keep in the time to come; nothing is written.
 
         For a name that is not there yet, return what adding it would bring.
         """
-        span, when = parse_duration(within, field="within"), editing.read_policy(policy)
+        span, when = parse_duration(within, field="within"), self._policy(policy, at)
         with self._database.transaction(write=False) as tx:
             now = tx.read_now()
             before = definitions.find(tx, name)
             known = editing.known_calendars(tx, values)
             if before is None:
-                made = new_definition(id=new_id(), name=name, values=values, now=now, actor=None, calendars=known)
+                made = new_definition(
+                    id=new_id(), name=name, values=self._in_zone(values), now=now, actor=None, calendars=known
+                )
                 return Difference(added=horizon.compare(made, made, since=now, until=now + span, most=MAX_COMPARED).kept)
-            start = before.next_run_at if when is Policy.GRACEFUL and before.next_run_at else now
-            after = edited(before, values=values, now=max(start, now), actor=None, calendars=known)
-            if start > now:  # the next planned run stays, whatever the edit
-                later = horizon.compare(before, after, since=start, until=now + span, most=MAX_COMPARED)
-                return replace(later, kept=[start, *later.kept]) if start <= now + span else later
-            return horizon.compare(before, after, since=now, until=now + span, most=MAX_COMPARED)
+            time = editing.read_time(at, now=now)
+            graceful = before.following if when is Policy.GRACEFUL else None
+            start = max(time - INSTANT if time else graceful or now, now)
+            after = edited(before, values=values, now=start, actor=None, calendars=known)
+            # What comes before the edit takes over stays, whatever the edit.
+            first = horizon.compare(before, before, since=now, until=min(start, now + span), most=MAX_COMPARED)
+            later = horizon.compare(before, after, since=start, until=now + span, most=MAX_COMPARED)
+            return replace(later, kept=[*first.kept, *later.kept]) if start > now else later
 
     def get(self, name: str) -> Definition:
         """Return the definition of this name."""
@@ -206,38 +243,23 @@ class Definitions:
             found = definitions.select_definitions(tx, group=group, retired=False)
             named = {name for definition in found for name in definition.calendars}
             days = {name: entries for definition in found for name, entries in definition.closed.items()}
-        entries = [{"name": definition.name, **stated(definition)} for definition in found]
+        # The zone also where it is UTC: another app may have another default.
+        entries = [{"name": one.name, **stated(one), "timezone": one.timezone} for one in found]
         wanted = [{"name": name, "dates": list(days[name])} for name in sorted(named)]
         return {"calendars": wanted, "definitions": entries} if wanted else {"definitions": entries}
 
-    def load(self, path: str | Path, *, actor: str | None = None) -> Loaded:
-        """Add or change the definitions of a TOML or YAML file; what it does not state stays. One bad entry: no change."""
-        path = Path(path)
-        days, entries = read_file(path)
-        told: list[Definition] = []
+    def load(self, path: str | Path, *, only_new: bool = False, force: bool = False, actor: str | None = None) -> Loaded:
+        """Add or change the definitions of a TOML or YAML file; what it does not state stays. One bad entry: no change.
 
-        def work(tx: Transaction) -> Loaded:
-            told.clear()
-            loaded: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": [], "calendars": []}
-            for day in days:
-                if self._loaded(path, "calendar", day, lambda day=day: self._load_calendar(tx, day, actor)):  # type: ignore[misc]
-                    loaded["calendars"].append(day["name"])
-            for entry in entries:
-                how, definition = self._loaded(
-                    path,
-                    "definition",
-                    entry,
-                    lambda entry=entry: self._load_one(tx, dict(entry), actor),  # type: ignore[misc]
-                )
-                loaded[how].append(entry["name"])
-                told.append(definition)
-            tx.wake()
-            return Loaded(**loaded)
-
-        done = self._database.run(work)
-        for definition in told:
+        What a person has changed since the file was loaded last stays: `conflicts` of the answer are the fields that the
+        file has changed too. With `force` the file wins, with `only_new` nothing that is there is changed.
+        """
+        loaded, written = load_file(self._installation, Path(path), only_new=only_new, force=force, actor=actor)
+        for definition in written:
             self._told(definition)
-        return done
+        for conflict in events_of(loaded.conflicts):
+            events.emit(self._installation.app, conflict)
+        return loaded
 
     def import_from(
         self,
@@ -272,33 +294,8 @@ class Definitions:
             self._told(definition)
         return imported
 
-    def _loaded(self, path: Path, kind: str, entry: Mapping[str, Any], work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except TmError as error:
-            what = f"{kind} {named(entry['name'])}"
-            raise InvalidValue(what, str(error), f"nothing of {place_of(path)} was loaded") from error
-
-    def _load_calendar(self, tx: Transaction, entry: Mapping[str, Any], actor: str | None) -> bool:
-        unknown = set(entry) - {"name", "dates"}
-        if unknown or "dates" not in entry:
-            raise InvalidValue(
-                "calendar", f"{sorted(unknown) or 'no dates'} is not right", 'give name and dates = ["2026-12-25"]'
-            )
-        return calendar_writing.put(self._installation, tx, entry["name"], entry["dates"], actor=actor)
-
-    def _load_one(self, tx: Transaction, entry: dict[str, Any], actor: str | None) -> tuple[str, Definition]:
-        name = entry.pop("name")
-        before = definitions.find(tx, name, lock=True)
-        if before is None:
-            added = editing.add(tx, name=name, values=entry, actor=actor)
-            refuse_unknown(self._installation, added)
-            return "added", added
-        if before.retired_at is not None:
-            before = editing.bring_back(tx, before, reason="loaded from a file again")
-        after = editing.change(self._installation, tx, before, entry, action="load", actor=actor)
-        self._refuse_new_unknown(before, after)
-        return ("unchanged" if after.version == before.version else "changed"), after
+    def _in_zone(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {"timezone": default_zone(self._installation.app), **values} if "timezone" not in values else dict(values)
 
     def _stale(self, tx: Transaction, current: Definition, given: int, values: Mapping[str, Any]) -> StaleVersion:
         """Return the refusal of an edit made on an older version, with both values of what it would change."""
@@ -313,13 +310,6 @@ class Definitions:
             raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
         return found
 
-    def _refuse_new_unknown(self, before: Definition, after: Definition) -> None:
-        """Raise if an edit names a task for a step, or a hook, that this app does not have; what was there may stay."""
-        waiting = after.waiting_edit.values if after.waiting_edit else {}  # it is checked now, while somebody can be told
-        wanted = {name: waiting.get(name, getattr(after, name)) for name in ("steps", *HOOKS)}
-        if any(getattr(before, name) != value for name, value in wanted.items()):
-            refuse_unknown(self._installation, replace(after, **wanted))
-
     def _told(self, definition: Definition) -> Definition:
         """Warn about what is no error but probably not meant: a task that this app does not have, and long silence."""
         app = self._installation.app
@@ -327,7 +317,7 @@ class Definitions:
             app.loader.import_default_modules()
             if definition.task not in app.tasks:
                 events.emit_seldom(app, events.TaskUnknown(task=definition.task, name=definition.name))
-        if seldom(definition.rule, definition.planned_until) is not None:
+        if definition.problem is None and seldom(definition.rule, definition.planned_until) is not None:
             following = definition.next_run_at
             seen = events.DefinitionSeldom(name=definition.name, schedule=definition.schedule, next_run_at=following)
             events.emit(app, seen)

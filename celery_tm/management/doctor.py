@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
 
-from ..domain.checkup import AGAIN, CHECKS
-from ..domain.findings import Facts, Finding, examine
+from ..domain.checkup import AGAIN, CHECKS, LATE, LONG
+from ..domain.definition import Definition
+from ..domain.findings import Facts, Finding, ShortKey, examine
+from ..domain.steps import read_steps
 from ..errors import TmError
 from ..installation import Installation
 from ..producer.workflows import own_tasks
-from ..store import checkup, overview, schema
+from ..settings import read_keep_key
+from ..store import apps, checkup, overview, schema
 from ..store.database import Transaction
+from ..store.rows import UNREADABLE, told
 from ..version import __version__
+from .rows import found_in
 
+LOOKED_AT = 200  # rows of each table that are read, to see whether they can be
 PATIENCE = 5.0  # seconds that a broker has to answer
 VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}  # kombu's own, where it is not stated
 
@@ -45,9 +53,17 @@ def gather(installation: Installation) -> Facts:
             return facts
         with database.transaction(write=False) as tx:
             facts = replace(facts, **_of_tables(tx))
-        return replace(facts, status=overview.status(database))
+            with suppress(*UNREADABLE):
+                facts = replace(facts, oldest=checkup.oldest(tx, keep=installation.settings.tm_keep_last))
+            with suppress(*UNREADABLE):
+                facts = replace(facts, short_keys=_short_keys(tx, installation))
+        with suppress(*UNREADABLE):  # the row is among `unreadable`
+            facts = replace(facts, status=overview.status(database))
+        return facts
     except TmError as error:
         return replace(facts, database_error=str(error))
+    except UNREADABLE as error:
+        return replace(facts, database_error=told(error))
 
 
 def _stated_late(installation: Installation) -> list[str]:
@@ -56,24 +72,84 @@ def _stated_late(installation: Installation) -> list[str]:
 
 
 def _of_tables(tx: Transaction) -> dict[str, Any]:
+    """Return what the tables tell; a question whose answer cannot be read is left out, its row is among `unreadable`."""
+    found: dict[str, Any] = {}
+    for ask in QUESTIONS:
+        with suppress(*UNREADABLE):
+            found |= ask(tx)
+    return found
+
+
+def _clock_and_speed(tx: Transaction) -> dict[str, Any]:
     ahead, statement = checkup.clock_and_speed(tx)
+    return {"ahead": ahead, "statement": statement}
+
+
+def _last_day(tx: Transaction) -> dict[str, Any]:
     orphaned, longest = checkup.last_day(tx)
+    return {"orphaned": orphaned, "longest": longest}
+
+
+def _without_next_run(tx: Transaction) -> dict[str, Any]:
     spent, never_again = checkup.without_next_run(tx)
-    return {
-        "ahead": ahead,
-        "statement": statement,
-        "tasks_of_definitions": checkup.tasks_of_definitions(tx),
-        "tasks_owed": checkup.tasks_owed(tx),
-        "dispatched_again": checkup.dispatched_again(tx, AGAIN),
-        "stuck": checkup.stuck_occurrences(tx),
-        "spent": spent,
-        "never_again": never_again,
-        "paused": checkup.paused_longest(tx),
-        "orphaned": orphaned,
-        "longest": longest,
-        "last_buried_at": checkup.last_buried_at(tx),
-        "oldest": checkup.oldest(tx),
-    }
+    return {"spent": spent, "never_again": never_again}
+
+
+def _strays(tx: Transaction) -> dict[str, Any]:
+    return {"strays": sorted(apps.strays(tx) - {tx.app})}
+
+
+QUESTIONS: Sequence[Callable[[Transaction], dict[str, Any]]] = (
+    _clock_and_speed,
+    _last_day,
+    _without_next_run,
+    lambda tx: {"tasks_of_definitions": checkup.tasks_of_definitions(tx)},
+    lambda tx: {"tasks_owed": checkup.tasks_owed(tx)},
+    lambda tx: {"dispatched_again": checkup.dispatched_again(tx, AGAIN)},
+    lambda tx: {"running_longest": checkup.running_longest(tx, LONG)},
+    lambda tx: {"stuck": checkup.stuck_occurrences(tx)},
+    lambda tx: {"paused": checkup.paused_longest(tx)},
+    lambda tx: {"last_buried_at": checkup.last_buried_at(tx)},
+    lambda tx: {"unreadable": found_in(tx, limit=LOOKED_AT)},
+    lambda tx: {"broken": checkup.broken_definitions(tx)},
+    lambda tx: {"blocked": checkup.blocked_queues(tx)},
+    lambda tx: {"overdue": checkup.overdue_definitions(tx, LATE)},
+    lambda tx: {"conflicts": checkup.conflicting_definitions(tx)},
+    _strays,
+)
+
+
+def _short_keys(tx: Transaction, installation: Installation) -> list[ShortKey]:
+    """Return the tasks with keys that definitions run less often than their keys are kept."""
+    app, found = installation.app, []
+    keyed = {name: task for name, task in app.tasks.items() if getattr(task, "tm_gated", False)}
+    now = tx.read_now()
+    for definition in checkup.definitions_on(tx):
+        if definition.problem is not None:
+            continue
+        own = [definition.task] if not definition.steps else []
+        steps = [step for stage in read_steps(definition.steps or []) for step in stage]
+        named = {task for task in own if task in keyed and keyed[task].key is not None}
+        named |= {step.task for step in steps if step.own.get("key") or getattr(keyed.get(step.task), "key", None)}
+        period = _period(definition, now) if named else None
+        for task in sorted(named):
+            kept = _kept_for(keyed.get(task), installation)
+            if period is not None and kept < period:
+                found.append(ShortKey(task=task, kept=kept, definition=definition.name, period=period))
+    return found
+
+
+def _kept_for(task: Any, installation: Installation) -> timedelta:
+    stated = getattr(task, "keep_key", None)
+    own = {} if stated is None else read_keep_key(stated)
+    return own.get("succeeded", installation.settings.keep_keys["succeeded"])
+
+
+def _period(definition: Definition, now: datetime) -> timedelta | None:
+    """Return the time between the next two runs of a definition; None if there are no two."""
+    first = definition.next_after(now)
+    second = None if first is None else definition.next_after(first)
+    return None if first is None or second is None else second - first
 
 
 def _of_broker(installation: Installation) -> dict[str, Any]:
@@ -85,14 +161,14 @@ def _of_broker(installation: Installation) -> dict[str, Any]:
     except Exception as error:  # a URL that nobody understands
         return {"broker": hidden(app.conf.broker_url), "broker_error": hidden(_said(error))}
     scheme = (connection.transport_cls if isinstance(connection.transport_cls, str) else "").partition("+")[0]
-    told = {"broker": hidden(where), "visibility": _visibility(scheme, options)}
+    answer = {"broker": hidden(where), "visibility": _visibility(scheme, options)}
     try:
         with connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE)
             connection.channel().close()
     except Exception as error:
-        told["broker_error"] = hidden(_said(error))
-    return told
+        answer["broker_error"] = hidden(_said(error))
+    return answer
 
 
 def _said(error: Exception) -> str:

@@ -12,7 +12,8 @@ from celery import Celery
 from ..embedded import register
 from ..installation import Installation
 
-BROKERS = ("TM_BROKER_URL", "CELERY_BROKER_URL", "BROKER_URL")
+BROKERS = ("TM_BROKER_URL", "CELERY_BROKER_URL", "BROKER_URL", "REDIS_URL")
+DATABASES = ("TM_DATABASE_URL", "DATABASE_URL")
 BACKENDS = ("TM_RESULT_BACKEND", "CELERY_RESULT_BACKEND")
 
 
@@ -21,6 +22,8 @@ def easy_app(name: str, *, folder: str | Path = ".celery_tm", **conf: Any) -> Ce
     app = Celery(name, task_cls="celery_tm:Task")
     broker = _first(BROKERS)
     app.conf.update({"broker_url": broker} if broker else embedded_broker(Path(folder)))
+    if database := _first(DATABASES):
+        app.conf.tm_database_url = database
     backend = _first(BACKENDS)
     if backend:
         app.conf.result_backend = backend

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from ..domain.calendar import closures_of
 from ..domain.definition import Definition
-from ..domain.explanation import Change, Explanation, Facts, explained
+from ..domain.dst import Transition, change_at
+from ..domain.explanation import Explanation, Facts, explained, of_broken
+from ..domain.job import Source
 from ..domain.occurrence import Occurrence, OccurrenceState
-from ..errors import DefinitionNotFound, nearest
+from ..domain.run_explanation import Change
+from ..domain.timeline import INSTANT
+from ..errors import DefinitionNotFound, RowUnreadable, nearest
 from ..installation import Installation
-from ..store import audit, dead_letters, definitions, executions, jobs, lanes, nodes, occurrences, versions
+from ..store import audit, definitions, executions, jobs, lanes, lists, nodes, occurrences, versions
 from ..store.database import Transaction
+from ..store.lists import Letters
 from .workflows import report_in
 
 REACH = timedelta(days=366)
+NEAR = timedelta(minutes=1)  # the audit's line is written in the transaction that decides the run
 SWITCHES = ("pause", "disable", "retire")
 
 
@@ -26,10 +33,37 @@ def explain(installation: Installation, name: str, *, at: datetime | None) -> Ex
     with installation.database.transaction(write=False) as tx:
         now = tx.read_now()
         definition = definitions.find(tx, name)
-        facts = Facts(name=name, at=at or _latest(tx, definition, now), now=now, definition=definition)
+        if definition is not None and (problem := definition.problem) is not None:
+            facts = Facts(name=name, at=at if at is not None and at.tzinfo else now, now=now, definition=definition)
+            found = _nearest_occurrence(tx, definition.id, facts.at, None)
+            return explained(_of_occurrence(tx, facts, found)) if found else of_broken(facts, definition, problem)
+        asked = _resolved(definition, at) if at is not None else Asked(at=_latest(tx, definition, now))
+        facts = Facts(
+            name=name, at=asked.at, now=now, definition=definition, wall=asked.wall, clock_change=asked.clock_change
+        )
         if definition is None:
             return explained(_of_removed(tx, facts))
         return explained(_of_definition(tx, facts, definition))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """The instant that is asked about; `wall` is the local time where clocks were changed then."""
+
+    at: datetime
+    wall: datetime | None = None
+    clock_change: Transition | None = None
+
+
+def _resolved(definition: Definition | None, at: datetime) -> Asked:
+    """Return what a time means: one that does not exist is the moment of the change, one of two is the one that ran."""
+    zone, wall = at.tzinfo, at.replace(tzinfo=None, fold=0)
+    change = change_at(wall, zone) if isinstance(zone, ZoneInfo) else None
+    if change is None:
+        return Asked(at=at.astimezone(UTC))
+    readings = change.readings(wall)[at.fold :] if not change.is_gap else change.readings(wall)
+    fires = [one for one in readings if definition and definition.timeline.next_after(one - INSTANT) == one]
+    return Asked(at=(fires or readings)[0], wall=wall, clock_change=change)
 
 
 def _latest(tx: Transaction, definition: Definition | None, now: datetime) -> datetime:
@@ -57,8 +91,7 @@ def _of_removed(tx: Transaction, facts: Facts) -> Facts:
 
 
 def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Facts:
-    lines = audit.lines(tx, f"definition:{definition.name}")
-    switch = next((line for line in lines if line["action"] in SWITCHES), None)
+    switches = audit.lines(tx, f"definition:{definition.name}", actions=SWITCHES)
     then = versions.in_force(tx, definition.id, facts.at)
     beats = [node["seen_at"] for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
     timeline = definition.timeline
@@ -67,7 +100,7 @@ def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Fac
         facts,
         created_at=definition.created_at,
         version=_version(then) if then else None,
-        switch=_change(switch) if switch else None,
+        switches=[_change(line) for line in switches],
         before=before,
         after=timeline.next_after(facts.at),
         closed_by=_closed_by(definition, facts.at),
@@ -94,10 +127,12 @@ def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: 
 
 
 def _of_occurrence(tx: Transaction, facts: Facts, occurrence: Occurrence) -> Facts:
-    report, all_owed = report_in(tx, occurrence), jobs.of_occurrence(tx, occurrence.id)
+    report, all_owed = _report(tx, occurrence), jobs.of_occurrence(tx, occurrence.id)
     ran = executions.of_occurrence(tx, occurrence.id) if report is None else []
     owed = next((job for job in all_owed if not job.is_step), None)
-    letter = dead_letters.find(tx, ran[0].job) if ran and occurrence.state is OccurrenceState.FAILED else None
+    failed = ran and occurrence.state is OccurrenceState.FAILED
+    letters = lists.dead_letters(tx, Letters(ids=[ran[0].job])) if failed else []
+    letter = next(iter(letters), None)
     made = versions.find(tx, occurrence.definition, occurrence.version)
     return replace(
         facts,
@@ -110,7 +145,30 @@ def _of_occurrence(tx: Transaction, facts: Facts, occurrence: Occurrence) -> Fac
         letter_error=letter.last_error if letter else None,
         ahead_in_line=lanes.count_before(tx, owed) if owed else 0,
         version=_version(made) if made else facts.version,
+        started_by=_started_by(tx, facts.name, occurrence),
+        is_manual=Source.MANUAL in {*(one.source for one in ran), *(one.source for one in all_owed)},
     )
+
+
+def _report(tx: Transaction, occurrence: Occurrence) -> Mapping[str, Any] | None:
+    """Return the report of a run; None where it is none, or its rows cannot be read."""
+    try:
+        return report_in(tx, occurrence)
+    except RowUnreadable:
+        return None
+
+
+def _started_by(tx: Transaction, name: str, occurrence: Occurrence) -> Change | None:
+    """Return who ran it by hand; a run of the schedule was started by nobody."""
+    if occurrence.decided_at is None:
+        return None
+    about = f"occurrence:{occurrence.replay_of}" if occurrence.replay_of else f"definition:{name}"
+    try:
+        since, until = occurrence.decided_at - NEAR, occurrence.decided_at + NEAR
+    except OverflowError:  # no instant that anybody has decided at
+        return None
+    lines = audit.lines(tx, about, actions=["trigger", "replay"], since=since, until=until)
+    return next((_change(line) for line in lines if (line["after"] or {}).get("occurrence") == occurrence.id), None)
 
 
 def _closed_by(definition: Definition, at: datetime) -> str | None:
@@ -141,5 +199,6 @@ def _version(made: versions.Version) -> Change:
 
 _WORDS = {
     "add": "added", "edit": "edited", "load": "loaded", "seed": "seeded", "pause": "paused", "resume": "resumed",
-    "enable": "enabled", "disable": "disabled", "retire": "retired", "bring back": "brought back", "remove": "removed",
+    "enable": "enabled", "trigger": "triggered",
+    "replay": "replayed", "disable": "disabled", "retire": "retired", "bring back": "brought back", "remove": "removed",
 }  # fmt: skip

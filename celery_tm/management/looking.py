@@ -7,18 +7,20 @@ from typing import Any
 
 from ..domain.checks import choice, instant, text
 from ..domain.execution import Execution, Outcome
-from ..domain.ids import execution_id
 from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_TASK, Job, JobState, Source, checked_text
 from ..domain.occurrence import TROUBLED, Occurrence, OccurrenceState
 from ..domain.paging import Page, checked_limit
+from ..domain.scope import checked_refs
 from ..errors import DefinitionNotFound, InvalidValue, JobNotFound, nearest
 from ..installation import Installation
-from ..store import definitions, lists
+from ..store import definitions, lists, tables
 from ..store import executions as attempts
 from ..store import jobs as owed
 from ..store.audit import AuditLine
 from ..store.database import Transaction
+from ..store.history import story
 from ..store.logs import LogLine
+from ..store.rows import readable
 
 MAX_ACTOR, MAX_OBJECT, MAX_ACTION, MAX_ERROR = 255, 255, 40, 200
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
@@ -35,6 +37,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "until": instant("until"),
     "outcome": choice(Outcome, "outcome", optional=True),
     "source": choice(Source, "source", optional=True),
+    "scope": lambda value: None if value is None else checked_refs(value),
 }
 
 
@@ -116,16 +119,17 @@ def log(installation: Installation, id: str, *, after: str | None, limit: int) -
     with installation.database.transaction(write=False) as tx:
         known = _executions_of(tx, id)
         found = lists.log_lines(tx, known or {id: None}, cursor=after, limit=limit)
-    if not known and not found and after is None:
-        raise JobNotFound(id)
+        if not known and not found and after is None and story(tx, id) is None:
+            raise JobNotFound(id)
     return found
 
 
 def _executions_of(tx: Transaction, id: str) -> dict[str, int | None]:
     """Return the executions of a job, that of the attempt that runs too, or the one of this id, each with its attempt."""
     known: dict[str, int | None] = {one.id: one.attempt for one in attempts.of_job(tx, id)}
-    job = owed.find(tx, id)
+    with readable(tables.job, id):
+        job = owed.find(tx, id)
     if job is not None:
-        known[execution_id(id, job.attempt)] = job.attempt
+        known[job.execution_id] = job.attempt
     one = None if known else attempts.find(tx, id)
     return {one.id: one.attempt} if one is not None else known

@@ -10,7 +10,8 @@ from ..domain.execution import Execution
 from ..domain.occurrence import Occurrence
 from ..errors import OccurrenceNotFound
 from ..installation import Installation
-from ..store import definitions, executions, occurrences
+from ..store import definitions, executions, occurrences, tables
+from ..store.rows import readable
 from .workflows import report_in
 
 
@@ -27,7 +28,8 @@ class OccurrenceStory:
 def occurrence_story(installation: Installation, id: str) -> OccurrenceStory:
     """Return what is known of an occurrence."""
     with installation.database.transaction(write=False) as tx:
-        found = occurrences.find(tx, id)
+        with readable(tables.occurrence, id):
+            found = occurrences.find(tx, id)
         if found is None:
             raise OccurrenceNotFound(id)
         definition = definitions.find_by_id(tx, found.definition)

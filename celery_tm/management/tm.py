@@ -26,10 +26,13 @@ from ..domain.timeline import Timeline
 from ..errors import InvalidValue, JobNotFound, shown
 from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
+from ..scheduler.celery_schedules import default_zone
+from ..scheduler.seeding import origin_of
 from ..settings import Settings
-from ..store import history, occurrences, overview, schema
+from ..store import apps, history, occurrences, overview, schema
 from ..store import workflows as runs
 from ..store.audit import AuditLine
+from ..store.database import Transaction
 from ..store.history import JobStory
 from ..store.logs import LogLine
 from ..worker import builtin
@@ -69,8 +72,32 @@ class TimeManagement:
         return self.installation.settings
 
     def upgrade(self) -> str:
-        """Bring the tables to this release and return their revision."""
-        return schema.upgrade(self.installation.database)
+        """Bring the tables to this release and return their revision.
+
+        Definitions and waiting jobs from before there were apps become this app's; where several have a beat, only those
+        whose task it has.
+        """
+        database = self.installation.database
+        revision = schema.upgrade(database)
+        while database.run(lambda tx: apps.adopt(tx, origin=origin_of(self.app), tasks=self.app.tasks)):
+            pass
+        return revision
+
+    def take_over(self, app: str) -> None:
+        """Make the definitions, jobs and dead letters of another app this one's, say after it was renamed.
+
+        No beat of the other app may run. An empty name means rows that name no app.
+        """
+        database = self.installation.database
+
+        def work(tx: Transaction) -> bool:
+            if app == tx.app:
+                raise InvalidValue("app", f"{shown(app)} is this app", "give the name that it had")
+            apps.forget(tx, app)
+            return apps.take_over(tx, app, origin=origin_of(self.app))
+
+        while database.run(work):
+            pass
 
     def run_due_jobs(self, now: datetime | None = None, limit: int = 100) -> RunSummary:
         """Sweep, plan, claim up to `limit` due jobs and run them in this process, as if it were `now`."""
@@ -109,6 +136,7 @@ class TimeManagement:
         outcome: str | None = None,
         source: str | None = None,
         entity_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
         worker: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -117,11 +145,11 @@ class TimeManagement:
     ) -> Page[Execution]:
         """Return the latest executions that fit, of a definition also after it was removed.
 
-        They ended in [since, until); `before` is the cursor of the page before.
+        They ended in [since, until) and have all references of `scope`; `before` is the cursor of the page before.
         """
         wanted = {"task": task, "outcome": outcome, "source": source, "entity_id": entity_id, "worker": worker}
-        span = {"since": since, "until": until}
-        return looking.history(self.installation, name, before=before, limit=limit, **wanted, **span)
+        also = {"since": since, "until": until, "scope": scope}
+        return looking.history(self.installation, name, before=before, limit=limit, **wanted, **also)
 
     def occurrences(
         self,
@@ -192,7 +220,9 @@ class TimeManagement:
 
     def explain(self, name: str, *, at: datetime | None = None) -> Explanation:
         """Say in plain words why a definition ran, ran late or did not run at an instant (default: its latest)."""
-        return explain(self.installation, name, at=None if at is None else as_utc(at, field="at"))
+        if at is not None:
+            as_utc(at, field="at")
+        return explain(self.installation, name, at=at)
 
     def replay(
         self,
@@ -202,14 +232,15 @@ class TimeManagement:
         from_step: str | None = None,
         reason: str | None = None,
         actor: str | None = None,
+        **values: Any,
     ) -> Occurrence:
         """Run an occurrence that has ended once more, under the same overlap rule; return the new one.
 
         With `step` only that step of it runs, with `from_step` that one and all that wait for it; the others keep their
-        results.
+        results. `values` are as for `trigger`; those of the original hold where none are given.
         """
         wanted = {"step": step, "from_step": from_step}
-        return replay(self.installation, occurrence, wanted=wanted, actor=actor, reason=reason)
+        return replay(self.installation, occurrence, wanted=wanted, values=values, actor=actor, reason=reason)
 
     def report(self, occurrence: str) -> Mapping[str, Any]:
         """Return the report of a run of a workflow: of each step its state, attempts, durations and errors."""
@@ -250,10 +281,12 @@ class TimeManagement:
         dry_run: bool = False,
         reason: str | None = None,
         actor: str | None = None,
+        **values: Any,
     ) -> Backfilled:
         """Run the instants in [since, until) that did not run, one after the other; return what runs and what does not.
 
         `until` is now unless it is given; `overlap` may be "queue" or "allow"; `again` runs what completed or failed too.
+        `values` are as for `trigger`.
         """
         return backfill(
             self.installation,
@@ -263,6 +296,7 @@ class TimeManagement:
             overlap=overlap,
             again=again,
             dry_run=dry_run,
+            values=values,
             reason=reason,
             actor=actor,
         )
@@ -271,9 +305,12 @@ class TimeManagement:
         """Delete what is older than its retention, or beyond `tm_keep_rows`; return how many rows of each kind."""
         return prune(self.installation.database, self.settings)
 
-    def trigger(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Occurrence:
-        """Run a definition now, once, under its own overlap rule; return the occurrence and what was decided."""
-        return trigger(self.installation, name, actor=actor, reason=reason)
+    def trigger(self, name: str, *, actor: str | None = None, reason: str | None = None, **values: Any) -> Occurrence:
+        """Run a definition now, once, under its own overlap rule; return the occurrence and what was decided.
+
+        `values` hold for this run only: args, kwargs, queue, priority, max_retries and timeout (of one attempt).
+        """
+        return trigger(self.installation, name, values=values, actor=actor, reason=reason)
 
     def pause(
         self, name: str | None = None, *, group: str | None = None, actor: str | None = None, reason: str | None = None
@@ -323,7 +360,7 @@ class TimeManagement:
         self,
         *,
         schedule: Any,
-        timezone: str = "UTC",
+        timezone: str | None = None,
         since: datetime | None = None,
         count: int = 5,
         gap: str = "shift",
@@ -332,9 +369,13 @@ class TimeManagement:
         excluded: Sequence[Any] = (),
         calendars: Sequence[str] = (),
     ) -> list[datetime]:
-        """Return the next instants a schedule would yield, in UTC. `name` is what `H` in a cron expression goes by."""
+        """Return the next instants a schedule would yield, in UTC; its local times are in `timezone`, or the app's.
+
+        `name` is what `H` in a cron expression goes by.
+        """
         if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= MAX_PREVIEW:
             raise InvalidValue("count", f"{shown(count)} is not a number of instants", f"give 1 to {MAX_PREVIEW}")
+        timezone = default_zone(self.app) if timezone is None else timezone
         said = {"timezone": timezone, "gap": gap, "fold": fold, "excluded": excluded, "calendars": list(calendars)}
         columns = check_values(said, zone=Zone())
         rule = read_schedule(schedule, Zone(name=columns["timezone"], gap=columns["gap"], fold=columns["fold"]), name=name)

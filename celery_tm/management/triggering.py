@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..clock import parse_duration
-from ..domain.codec import encode
+from ..domain.codec import decode, encode
 from ..domain.definition import Definition
 from ..domain.execution import MAX_MESSAGE, cut
 from ..domain.facts import Closed
@@ -16,6 +16,7 @@ from ..domain.ids import new_id, occurrence_id
 from ..domain.job import DEFAULT_RETRIES, Job, Source, checked_actor
 from ..domain.occurrence import ACTIVE, Occurrence, OccurrenceState
 from ..domain.overlap import Active, Overlap, apply_overlap, replaced_by
+from ..domain.overrides import ARGUMENTS, check_overrides, overridden
 from ..domain.planning import job_of, occurrence_of
 from ..domain.recovery import Decision
 from ..domain.replaying import chosen_steps
@@ -23,12 +24,22 @@ from ..domain.run import DEFERRED
 from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, OccurrenceNotFound, nearest
 from ..installation import Installation
-from ..store import audit, definitions, jobs, occurrences, settlement, workflows
+from ..store import apps, audit, definitions, jobs, occurrences, settlement, workflows
 from ..store.database import Transaction
 
 
-def trigger(installation: Installation, name: str, *, actor: str | None, reason: str | None) -> Occurrence:
-    """Create an occurrence of the definition now and return it; `state` says whether it runs."""
+def trigger(
+    installation: Installation,
+    name: str,
+    *,
+    values: Mapping[str, Any] | None = None,
+    actor: str | None,
+    reason: str | None,
+) -> Occurrence:
+    """Create an occurrence of the definition now and return it; `state` says whether it runs.
+
+    `values` are arguments and settings that hold for this occurrence only.
+    """
 
     checked_actor(actor)
 
@@ -36,12 +47,37 @@ def trigger(installation: Installation, name: str, *, actor: str | None, reason:
         definition = definitions.find(tx, name, lock=True)
         if definition is None:
             raise DefinitionNotFound(name, nearest(name, definitions.names(tx)))
-        made = _run_now(installation, tx, definition, Decision(scheduled_at=tx.read_now()), Source.MANUAL, actor=actor)
-        after = {"occurrence": made.id, "state": made.state}
+        overrides = checked_for(installation, definition, values)
+        decision = Decision(scheduled_at=tx.read_now())
+        made = _run_now(installation, tx, definition, decision, Source.MANUAL, actor=actor, overrides=overrides)
+        after = {"occurrence": made.id, "state": made.state} | noted(overrides)
         audit.note(tx, "trigger", f"definition:{name}", actor=actor, after=after, reason=reason)
         return made
 
     return installation.database.run(work)
+
+
+def checked_for(
+    installation: Installation,
+    definition: Definition,
+    values: Mapping[str, Any] | None,
+    inherited: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """Return the values that hold for one occurrence of a definition; refuse arguments that its task does not take."""
+    overrides = check_overrides(definition, {**(inherited or {}), **(values or {})})
+    task = installation.app.tasks.get(definition.task)
+    if task is not None and getattr(task, "typing", False) and any(name in overrides for name in ARGUMENTS):
+        plain = {name: overrides.get(name, decode(getattr(definition, name))) for name in ARGUMENTS}
+        try:
+            task.__header__(*plain["args"], **plain["kwargs"])
+        except TypeError as error:
+            raise InvalidValue("args", f"{definition.task} does not take them ({error})", "give what it takes") from None
+    return overrides or None
+
+
+def noted(overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the audit says about the values of one occurrence."""
+    return {"overrides": overrides} if overrides else {}
 
 
 def replay(
@@ -49,17 +85,20 @@ def replay(
     occurrence: str,
     *,
     wanted: Mapping[str, str | None] | None = None,
+    values: Mapping[str, Any] | None = None,
     actor: str | None,
     reason: str | None,
 ) -> Occurrence:
     """Run an occurrence that has ended once more, as a new one that names the original; `state` says whether it runs.
 
-    `wanted` says which `step` of it, or `from_step` on, if not all of it.
+    `wanted` says which `step` of it, or `from_step` on, if not all of it; `values` are arguments and settings that hold for
+    the new occurrence only.
     """
     checked_actor(actor)
 
     def work(tx: Transaction) -> Occurrence:
-        return replay_in(tx, installation, occurrence, wanted=wanted or {}, actor=actor, reason=reason)
+        chosen = wanted or {}
+        return replay_in(tx, installation, occurrence, wanted=chosen, values=values, actor=actor, reason=reason)
 
     return installation.database.run(work)
 
@@ -70,16 +109,22 @@ def replay_in(
     occurrence: str,
     *,
     wanted: Mapping[str, str | None],
+    values: Mapping[str, Any] | None = None,
     actor: str | None,
     reason: str | None,
 ) -> Occurrence:
-    """Replay an occurrence in this transaction."""
+    """Replay an occurrence in this transaction; it keeps the values of the original that are not given anew."""
     original = occurrences.find(tx, occurrence)
     if original is None:
         raise OccurrenceNotFound(occurrence)
     if original.state in ACTIVE:
         raise InvalidValue("occurrence", f"{occurrence} is still {original.state}", "wait for its end, or cancel its job")
-    said = _said(tx, original, wanted)
+    said, overrides = _said(tx, original, wanted), None
+    given = {name: value for name, value in (values or {}).items() if value is not None}
+    if given and (said is not None or original.definition == DEFERRED):
+        raise InvalidValue(
+            next(iter(given)), "steps are repeated with the settings they had", "replay all of a definition's run"
+        )
     if original.definition == DEFERRED:
         made = _defer_again(tx, original, said or {"of": original.id}, actor=actor, reason=reason)
     else:
@@ -92,8 +137,11 @@ def replay_in(
             covers_from=original.covers_from,
             covers_until=original.covers_until,
         )
-        made = _run_now(installation, tx, definition, decision, Source.REPLAY, actor=actor, replay_of=original.id, said=said)
-    after = {"occurrence": made.id, "state": made.state} | {name: value for name, value in wanted.items() if value}
+        overrides = checked_for(installation, definition, given, original.overrides) if said is None else None
+        kept: dict[str, Any] = {"replay_of": original.id, "said": said, "overrides": overrides}
+        made = _run_now(installation, tx, definition, decision, Source.REPLAY, actor=actor, **kept)
+    chosen = {name: value for name, value in wanted.items() if value}
+    after = {"occurrence": made.id, "state": made.state} | chosen | noted(overrides)
     audit.note(tx, "replay", f"occurrence:{occurrence}", actor=actor, after=after, reason=reason)
     return made
 
@@ -140,6 +188,7 @@ def _defer_again(
         occurrence=id,
         source=Source.REPLAY,
         actor=actor,
+        app=run.app if run.app in apps.registered(tx) else tx.app,  # it may have another name now
     )
     jobs.insert_many(tx, [root])
     tx.wake()
@@ -156,6 +205,7 @@ def _run_now(
     actor: str | None,
     replay_of: str | None = None,
     said: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Occurrence:
     now = decision.scheduled_at
     decision = replace(decision, scheduled_at=_free_instant(tx, definition, now), run_at=now)
@@ -164,11 +214,11 @@ def _run_now(
     if decision.runs and definition.overlap is Overlap.REPLACE:
         owed = occurrences.active_of(tx, definition.id)
         settlement.make_room(tx, owed, reason=replaced_by(decision.scheduled_at))
-    made = occurrence_of(definition, decision, now=now, replay_of=replay_of)
+    made = replace(occurrence_of(definition, decision, now=now, replay_of=replay_of), overrides=overrides)
     occurrences.insert_many(tx, [made])
     if decision.runs:
         defaults = installation.task_defaults(definition.task)
-        job = job_of(definition, decision, now=now, defaults=defaults, source=source)
+        job = job_of(overridden(definition, overrides), decision, now=now, defaults=defaults, source=source)
         if said is not None:
             job = replace(job, task=TASK, args="[]", kwargs=encode({"replay": dict(said)}, field="replay"))
         jobs.insert_many(tx, [replace(job, actor=actor)])

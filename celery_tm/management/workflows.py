@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..domain.definition import Definition, stated
@@ -15,8 +16,9 @@ from ..errors import InvalidValue, OccurrenceNotFound, UnknownStep, UnknownTask,
 from ..installation import Installation
 from ..producer.workflows import own_tasks, refuse_plain, refuse_unknown_hooks
 from ..scheduler.expanding import settings_by_step, stated_steps
-from ..store import executions, jobs, occurrences, workflows
+from ..store import executions, jobs, occurrences, tables, workflows
 from ..store.database import Transaction
+from ..store.rows import readable
 
 
 def effective(installation: Installation, definition: Definition, step: str | None) -> Effective | Mapping[str, Effective]:
@@ -33,7 +35,9 @@ def effective(installation: Installation, definition: Definition, step: str | No
 def report(installation: Installation, occurrence: str) -> Mapping[str, Any]:
     """Return the report of a run: as it was written when it ended, else as it stands now."""
     with installation.database.transaction(write=False) as tx:
-        found, deferred = occurrences.find(tx, occurrence), jobs.find(tx, occurrence)
+        found = occurrences.find(tx, occurrence)
+        with readable(tables.job, occurrence):
+            deferred = jobs.find(tx, occurrence) if found is None else None
         told = report_in(tx, found) if found is not None else None
         if told is None and TASK in {job.task for job in (deferred, *jobs.of_occurrence(tx, occurrence)) if job}:
             raise InvalidValue("occurrence", f"{occurrence} has not begun", "ask again when it has")
@@ -46,10 +50,13 @@ def report(installation: Installation, occurrence: str) -> Mapping[str, Any]:
 
 def report_in(tx: Transaction, occurrence: Occurrence) -> Mapping[str, Any] | None:
     """Return the report of an occurrence; None if it is no run of a workflow, or has not begun."""
-    kept, run = occurrence.report, workflows.find(tx, occurrence.id)
+    with readable(tables.workflow, occurrence.id):
+        kept, run = occurrence.report, workflows.find(tx, occurrence.id)
     if run is None or (kept is not None and not kept.get("shortened")):
         return kept
-    steps, attempts = workflows.steps_of(tx, run.id), executions.of_occurrence(tx, run.id)
+    with readable(tables.step, run.id):
+        steps = workflows.steps_of(tx, run.id)
+    attempts = executions.of_occurrence(tx, run.id)
     report = report_of(run, steps, attempts, ending=None, now=tx.read_now())
     if kept is None:
         return report
@@ -70,4 +77,12 @@ def refuse_unknown(installation: Installation, definition: Definition) -> None:
         if step.task not in app.tasks:
             raise UnknownTask(step.task, nearest(step.task, known))
         refuse_plain(step.name, app.tasks[step.task])
-    refuse_unknown_hooks(installation, {hook: getattr(definition, hook) for hook in HOOKS})
+    refuse_unknown_hooks(installation, {name: getattr(definition, name) for name in (*HOOKS, "on_start_blocking")})
+
+
+def refuse_new_unknown(installation: Installation, before: Definition, after: Definition) -> None:
+    """Raise if an edit names a task for a step, or a hook, that this app does not have; what was there may stay."""
+    waiting = after.waiting_edit.values if after.waiting_edit else {}  # it is checked now, while somebody can be told
+    wanted = {name: waiting.get(name, getattr(after, name)) for name in ("steps", *HOOKS, "on_start_blocking")}
+    if any(getattr(before, name) != value for name, value in wanted.items()):
+        refuse_unknown(installation, replace(after, **wanted))

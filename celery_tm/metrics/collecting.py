@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..domain.checkup import LATE
 from ..domain.status import Status
 from ..installation import Installation
+from ..store.checkup import overdue_definitions
 from ..store.overview import status
 from ..version import __version__
 from . import names
@@ -22,6 +24,7 @@ from .tally import LE, Tally
 
 logger = logging.getLogger(__name__)
 
+MOST_OVERDUE = 1000
 FRESH_FOR = 5.0  # seconds for which an answer of the database is good enough, however many scrape
 Numbers = Mapping[str, Mapping[tuple[str, ...], float]]  # by sample and the values of its labels
 
@@ -79,6 +82,7 @@ class StateCollector(Collector):
         self._lock = threading.Lock()
         self._asked_at = -FRESH_FOR
         self._seen: Status | None = None
+        self._overdue = 0
 
     def describe(self) -> Iterable[Metric]:
         """Return the names, without asking anybody."""
@@ -91,12 +95,16 @@ class StateCollector(Collector):
         if seen is not None:
             for metric, numbers in _figures(seen).items():
                 yield _gauge(metric, numbers)
+            yield _gauge(names.BROKEN, {(): float(len(self.installation.skipped("tm_definition")))})
+            yield _gauge(names.OVERDUE, {(): float(self._overdue)})
 
     def _look(self) -> Status | None:
         with self._lock:
             if time.monotonic() - self._asked_at >= FRESH_FOR:
                 try:
                     self._seen = status(self.installation.database)
+                    with self.installation.database.transaction(write=False) as tx:
+                        self._overdue = len(overdue_definitions(tx, LATE, limit=MOST_OVERDUE))
                 except Exception as error:  # whoever scrapes is told that it is away, and no more
                     logger.debug("how things stand is not known: %s", error)
                     self._seen = None

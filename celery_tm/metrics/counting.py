@@ -102,13 +102,26 @@ def _ticked(tally: Tally, values: Values) -> None:
     tally.count(names.PLANNED, by=values["planned"])
 
 
+def _planned(tally: Tally, values: Values) -> None:
+    for recovery, count in values["by_recovery"].items():
+        tally.count(names.PLANNED_RUNS, recovery, by=count)
+
+
 def _swept(tally: Tally, values: Values) -> None:
-    for kind in ("redispatched", "orphaned"):
+    for kind in ("redispatched", "orphaned", "stale"):
         tally.count(names.SWEPT, kind, by=values[kind])
 
 
 def _outage(tally: Tally, values: Values) -> None:
     tally.count(names.OUTAGES, _word(values["what"]))
+
+
+def _set_aside(tally: Tally, values: Values) -> None:
+    tally.count(names.SET_ASIDE, _word(values["table"]))
+
+
+def _blocked(tally: Tally, values: Values) -> None:
+    tally.count(names.QUEUES_BLOCKED, _word(values["queue"]))
 
 
 RECEIVERS: Mapping[Signal, Callable[[Tally, Values], None]] = {
@@ -127,6 +140,9 @@ RECEIVERS: Mapping[Signal, Callable[[Tally, Values], None]] = {
     events.lease_lost: _lease_lost,
     events.jobs_dispatched: _dispatched,
     events.tick_done: _ticked,
+    events.instants_planned: _planned,
     events.jobs_swept: _swept,
     events.outage_began: _outage,
+    events.queue_blocked: _blocked,
+    events.row_set_aside: _set_aside,
 }

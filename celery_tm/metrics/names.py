@@ -68,6 +68,9 @@ START_DELAY = _histogram(
 )  # fmt: skip
 OCCURRENCES = _counter("occurrences", "Instants of definitions by how they ended", "definition", "state")
 RECOVERY_RUNS = _counter("recovery_runs", "Runs of missed instants by how they ended", "definition", "state")
+PLANNED_RUNS = _counter(
+    "planned_runs", "Runs of definitions that beat has planned, by the recovery policy of those missed", "recovery"
+)  # fmt: skip
 RUNS = _counter("runs", "Runs of workflows by how they ended", "definition", "state")
 RUN_SECONDS = _histogram("run_seconds", "How long runs of workflows took", "definition", buckets=BODY)
 DEFERRED = _counter("deferred", "Jobs created by hand in this process", "task")
@@ -82,12 +85,16 @@ CLAIM_SECONDS = _histogram("claim_seconds", "How long it took to claim a batch o
 PUBLISH_SECONDS = _histogram("publish_seconds", "How long it took to publish a batch", buckets=SHORT)
 TICK_SECONDS = _histogram("tick_seconds", "How long a round of beat took; its count is the number of rounds", buckets=SHORT)
 PLANNED = _counter("planned", "Definitions whose due instants beat has decided, each time anew")
-SWEPT = _counter("swept", "Jobs put back because their lease had ended: redispatched or orphaned", "kind")
+SWEPT = _counter("swept", "Jobs put back because their lease had ended: redispatched, orphaned or stale", "kind")
 OUTAGES = _counter("outages", "Times that the database or the broker did not answer", "what")
+QUEUES_BLOCKED = _counter(
+    "queues_blocked", "Reports that a queue cannot be used, at most one a minute for the same error; its jobs wait", "queue"
+)  # fmt: skip
+SET_ASIDE = _counter("rows_set_aside", "Rows that could not be read or handled, each time one was set aside", "table")
 COUNTED = (
-    EXECUTIONS, EXECUTION_SECONDS, ATTEMPTS, START_DELAY, OCCURRENCES, RECOVERY_RUNS, RUNS, RUN_SECONDS, DEFERRED, BURIED,
-    REVIVED, PURGED, REFUSALS, LEASE_LOSSES, DISPATCHED, PUBLISH_REFUSED, CLAIM_SECONDS, PUBLISH_SECONDS, TICK_SECONDS,
-    PLANNED, SWEPT, OUTAGES,
+    EXECUTIONS, EXECUTION_SECONDS, ATTEMPTS, START_DELAY, OCCURRENCES, RECOVERY_RUNS, PLANNED_RUNS, RUNS, RUN_SECONDS,
+    DEFERRED, BURIED, REVIVED, PURGED, REFUSALS, LEASE_LOSSES, DISPATCHED, PUBLISH_REFUSED, CLAIM_SECONDS, PUBLISH_SECONDS,
+    TICK_SECONDS, PLANNED, SWEPT, OUTAGES, QUEUES_BLOCKED, SET_ASIDE,
 )  # fmt: skip
 
 # Asked of the database by beat and Flower, at most every few seconds. All but `up` are absent while it is away.
@@ -105,9 +112,11 @@ DEAD_LETTERS = _gauge("dead_letters", "Dead letters")
 NODES = _gauge("nodes", "Beats and workers that were seen lately", "kind")
 SILENT_NODES = _gauge("silent_nodes", "Beats and workers that went without signing off", "kind")
 NEXT_RUN = _gauge("next_run_timestamp_seconds", "When the next definition fires, as Unix time")
+BROKEN = _gauge("definitions_broken", "Definitions that this process could not read or plan lately")
+OVERDUE = _gauge("definitions_overdue", "Definitions whose time came over a minute ago and is not decided, up to 1000")
 CAPPED = _gauge("capped", "1 if a count has reached its cap and there may be more, else 0")
 ASKED = (
     UP, INFO, JOBS, RUNNING, QUEUED, PAUSED, DEFINITIONS, DUE_LAG, IN_FLIGHT, EXPIRED_LEASES, DEAD_LETTERS, NODES,
-    SILENT_NODES, NEXT_RUN, CAPPED,
+    SILENT_NODES, NEXT_RUN, BROKEN, OVERDUE, CAPPED,
 )  # fmt: skip
 METRICS = (*COUNTED, *ASKED)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from ..domain.backfill import Backfilled
+from ..domain.declared import open_conflicts
 from ..domain.definition import Definition, stated
 from ..domain.execution import Execution
 from ..domain.explanation import Explanation
 from ..domain.findings import Finding
 from ..domain.job import Job
 from ..domain.occurrence import Occurrence
+from ..domain.schedule import Schedule, rules_at
 from ..domain.status import Status
 from ..store.audit import AuditLine
 from ..store.calendars import Calendar
@@ -31,21 +33,24 @@ from .redaction import Redactor
 if TYPE_CHECKING:
     from ..management import TimeManagement
     from ..management.dead_letters import Affected
+    from ..management.loading import Loaded
 
 COMING = 3
 
 
 def standing(definition: Definition) -> str:
-    """Say whether a definition fires: on, paused, disabled or retired, and whether an edit of it waits."""
+    """Say whether a definition fires: on, paused, disabled or retired; whether it is broken, or an edit of it waits."""
     off = {"retired": definition.retired_at, "disabled": not definition.enabled, "paused": definition.paused}
     words = [word for word, applies in off.items() if applies] or ["on"]
+    words += [] if definition.problem is None else ["broken"]
     return ", ".join([*words, "edit waits"] if definition.next_edit else words)
 
 
-def both_times(instant: datetime, zone: str) -> dict[str, Any]:
-    """Return an instant in UTC and on the clocks of a time zone."""
+def both_times(instant: datetime, zone: str, rule: Schedule | None = None) -> dict[str, Any]:
+    """Return an instant in UTC and on the clocks of a time zone, with which of several schedules gives it."""
     local = instant.astimezone(ZoneInfo(zone)).isoformat(sep=" ")
-    return {"utc": instant.isoformat(), "local": local, "timezone": zone}
+    given_by = ", ".join(rules_at(rule, instant)) if rule is not None else None
+    return {"utc": instant.isoformat(), "local": local, "timezone": zone, "rule": given_by or None}
 
 
 def counted(counts: Mapping[str, int]) -> str:
@@ -64,7 +69,8 @@ class Rows:
 
     def definition(self, definition: Definition) -> dict[str, Any]:
         """Return a definition as it is kept; one of steps has no task of its own."""
-        row = plain(definition)
+        row = plain(definition) | {"problem": definition.problem, "conflicts": sorted(open_conflicts(definition))}
+        del row["unread"], row["declared"]
         row["args"], row["kwargs"] = self.redactor.arguments(definition.task, definition.args, definition.kwargs)
         row["steps"] = self.redactor.steps(row["steps"])
         row["options"] = self.redactor.calls(row["options"])
@@ -73,10 +79,21 @@ class Rows:
 
     def definition_in_full(self, definition: Definition, *, versions: int) -> dict[str, Any]:
         """Return a definition with what was stated, what it means, and what comes next."""
-        coming = [both_times(instant, definition.timezone) for instant in coming_instants(definition)]
-        told = {"stated": self.stated(definition), "meaning": definition.rule.describe(), "coming": coming}
-        waiting = self._edit(plain(definition.waiting_edit), definition.task)
+        coming = [both_times(at, definition.timezone, definition.rule) for at in coming_instants(definition)]
+        told = {"stated": self.stated(definition), "meaning": definition.meaning, "coming": coming}
+        edit = None if definition.problem else definition.waiting_edit
+        waiting = self._edit(plain(edit), definition.task)
+        if edit is not None:
+            waiting["at"] = plain(edit.at)
         return {**self.definition(definition), **told, "versions": versions, "waiting_edit": waiting}
+
+    def loaded(self, loaded: Loaded) -> dict[str, Any]:
+        """Return what loading a file did; the arguments in conflicts are redacted."""
+        row: dict[str, Any] = plain(loaded)
+        for one in row["conflicts"]:
+            for side in ("file", "database"):
+                one[side] = self.redactor.stated({one["field"]: one[side]}, one["task"])[one["field"]]
+        return row
 
     def stated(self, definition: Definition) -> dict[str, Any]:
         """Return what a person would write to get this definition."""
@@ -85,15 +102,15 @@ class Rows:
 
     def changed_definition(self, definition: Definition) -> dict[str, Any]:
         """Return what is told after a definition was added or edited."""
-        edit = definition.waiting_edit
+        edit = None if definition.problem else definition.waiting_edit
         return {
             "name": definition.name,
             "version": definition.version,
             "is": standing(definition),
             "schedule": definition.schedule,
-            "meaning": definition.rule.describe(),
+            "meaning": definition.meaning,
             "next_run_at": plain(definition.next_run_at),
-        } | ({} if edit is None else {"edit_waits_until": plain(edit.after)})
+        } | ({} if edit is None else {"edit_waits_until": plain(edit.at or edit.after)})
 
     def switched_definition(self, definition: Definition) -> dict[str, Any]:
         """Return what is told after a definition was switched on or off."""
@@ -123,6 +140,7 @@ class Rows:
     def occurrence(self, occurrence: Occurrence, name: str | None) -> dict[str, Any]:
         """Return an occurrence without its report, which is told on its own."""
         row = {one.name: plain(getattr(occurrence, one.name)) for one in fields(occurrence) if one.name != "report"}
+        row["overrides"] = self.redactor.stated(row["overrides"])
         return row | {"name": name, "steps": counted(occurrence.report["counts"]) if occurrence.report else None}
 
     def job(self, job: Job) -> dict[str, Any]:
@@ -215,7 +233,7 @@ class Rows:
 def coming_instants(definition: Definition, count: int = COMING) -> list[datetime]:
     """Return the next instants of a definition."""
     instants: list[datetime] = []
-    instant = definition.following
+    instant = None if definition.problem else definition.following
     while instant is not None and len(instants) < count:
         instants.append(instant)
         instant = definition.next_after(instant)

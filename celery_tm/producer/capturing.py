@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .. import clock
-from ..clock import parse_duration
-from ..domain.dedupe import fitting, key_by_rule
-from ..domain.job import Job, Slot, Source
+from ..domain.codec import encode
+from ..domain.dedupe import fits, rule_key, signature_of
+from ..domain.job import WAITS_FOR_KEY, Job, Slot, Source
+from ..domain.keeping import keep_columns
+from ..domain.queues import unpublished_error
 from ..domain.retry import read_policy, write_policy
 from ..errors import InvalidValue
 from ..installation import Installation
@@ -46,23 +49,44 @@ def instant_of(app: Any, value: Any) -> datetime | None:
 
 
 def capture(
-    task: Any, send: Callable[[Any], Any], *, id: str, args: Any, kwargs: Any, wait: timedelta, names_id: bool = True
+    task: Any,
+    send: Callable[[Any], Any],
+    *,
+    id: str,
+    args: Any,
+    kwargs: Any,
+    wait: timedelta,
+    names_id: bool = True,
+    unsent: str | None = None,
 ) -> Any:
     """Write a call's row and return the result that the caller asked for; None where it cannot be kept as JSON.
 
-    `names_id`: somebody may know the id already.
+    `names_id`: somebody may know the id already. `unsent` is why the broker did not take the call.
     """
     installation = Installation.of(task.app)
     now = clock.now()
     try:
         result, message = keep(task.app, send)
         job = job_of(task, message, id=id, args=args, kwargs=kwargs, run_at=now + wait, now=now)
+        job = job if unsent is None else replace(job, last_error=unpublished_error(unsent))
     except InvalidValue as error:
         logger.warning("%s[%s] goes to the broker as plain Celery sends it: %s", task.name, id, error)
         return None
-    request = Request.of(job, delay=max(wait, timedelta(0)), names_id=names_id)
-    handle = write_requests(installation, [request], None)[0]
-    return result if handle.id == id else task.AsyncResult(handle.id)
+    kept = write_call(installation, job, delay=max(wait, timedelta(0)), names_id=names_id)
+    return result if kept == id else task.AsyncResult(kept)
+
+
+def write_call(installation: Installation, job: Job, *, delay: timedelta | None, names_id: bool = True) -> str:
+    """Write a call's row, and return the id of the job that carries it out: another one's where its key is taken.
+
+    A call that others wait for keeps its id, and waits until that key ends.
+    """
+    [handle] = write_requests(installation, [Request.of(job, delay=delay, names_id=names_id)], None)
+    if handle.id == job.id or not job.is_awaited or job.dedupe_key is None:
+        return handle.id
+    waiting = replace(job, dedupe_key=None, options={**job.options, WAITS_FOR_KEY: job.dedupe_key})
+    write_requests(installation, [Request.of(waiting, delay=delay, names_id=True)], None)
+    return job.id
 
 
 def job_of(task: Any, message: Message, *, id: str, args: Any, kwargs: Any, run_at: datetime, now: datetime) -> Job:
@@ -80,7 +104,7 @@ def job_of(task: Any, message: Message, *, id: str, args: Any, kwargs: Any, run_
         max_retries=task.max_retries,
         retry=None if policy is None else write_policy(read_policy(policy)),
         dedupe_key=by_rule(task, "key", args, kwargs),
-        keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
+        **keep_columns(task.keep_key, Installation.of(task.app).settings),
         queue=message.queue,
         priority=message.priority,
         expires_at=instant_of(task.app, message.expires),
@@ -93,9 +117,23 @@ def job_of(task: Any, message: Message, *, id: str, args: Any, kwargs: Any, run_
 
 
 def by_rule(task: Any, rule: str, args: Any, kwargs: Any) -> str | None:
-    """Return what a task's rule makes of a call's arguments; of arguments that fit no rule the body will complain."""
-    try:
-        key = key_by_rule(getattr(task, rule), args or (), kwargs or {})
-    except InvalidValue:
+    """Return what a task's rule makes of a call's arguments; None for those that its body will complain about.
+
+    Raise InvalidValue where the rule makes no key of arguments that the body takes.
+    """
+    if getattr(task, rule) is None or not fits(signature_of(task), args, kwargs):
         return None
-    return None if key is None else fitting(str(key))
+    return rule_key(task, rule, args or (), kwargs or {})
+
+
+def check_rules(task: Any, args: Any, kwargs: Any) -> None:
+    """Raise InvalidValue for a call that the gate could not admit: its rules make no key of it, or it cannot wait."""
+    by_rule(task, "key", args, kwargs)
+    if by_rule(task, "concurrency_key", args, kwargs) is None:
+        return
+    try:
+        encode(list(args or ()), field="args")
+        encode(dict(kwargs or {}), field="kwargs")
+    except InvalidValue as error:
+        problem = f"{error.problem}, so the call cannot wait for a free slot of its concurrency_key"
+        raise InvalidValue(error.field, problem, error.remedy) from None

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import clock
 from ..domain.facts import Created
 from ..domain.job import Job, JobState, Status
 from ..domain.workflow import TASK
-from ..errors import DuplicateKey, TmError
+from ..errors import DatabaseUnavailable, DuplicateId, DuplicateKey, TmError
 from ..installation import Installation, node_name
-from ..publisher import ONE_MORE_TRY, hand_over, publish
-from ..store import executions, insertion, jobs, keys, lanes
+from ..publisher import ONE_MORE_TRY, hand_over, publish, put_back, put_back_unsendable
+from ..store import claims, dead_letters, executions, insertion, jobs, keys, lanes
 from ..store.database import Transaction
+from ..store.dead_letters import DeadLetter
 from .handle import JobHandle
 from .request import Request
 from .writing import AfterCommit, write
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def write_requests(installation: Installation, requests: Sequence[Request], session: Any) -> list[JobHandle]:
@@ -61,7 +63,8 @@ def _write(
     if any("lease" not in request.draft and _is_soon(installation, request) for request in mine):
         tx.wake()
     if outgoing and after_commit is not None:
-        after_commit(lambda: _publish(installation, [request.job for request in outgoing]))
+        is_callers = tx.freed is not None
+        after_commit(lambda: _publish(installation, [request.job for request in outgoing], check=is_callers))
     return handles
 
 
@@ -105,20 +108,67 @@ def _is_soon(installation: Installation, request: Request) -> bool:
 def _insert_one(installation: Installation, tx: Transaction, request: Request, tries: int = 3) -> JobHandle:
     draft = request.draft
     task, key = draft["task"], draft.get("dedupe_key")
-    if key is not None and tx.dialect.asks_key_first and (done := keys.find_kept(tx, task, key)):
-        return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
+    if request.on_failed == "return" and key is not None and (letter := _find_letter(tx, task, key)):
+        return _taken(installation, request, letter.id, letter.job.run_at, Status.FAILED)
+    if key is not None and tx.dialect.asks_key_first:
+        if done := _find_kept(installation, tx, task, key):
+            return _taken(installation, request, done.job, done.done_at, done.status)
+        if request.on_duplicate != "replace" and (known := _find_owed(installation, tx, task, key)):
+            return _taken(installation, request, known.id, known.run_at, known.status)
     written = insertion.insert_one(tx, draft, fresh=key is None and not request.names_id)
     if written is None:
         return _met(installation, tx, request, tries)
-    if request.names_id and executions.is_recorded(tx, draft["id"]):
+    if request.names_id and not _is_new_call(tx, request):
         _take_back(tx, [draft])
         return _taken(installation, request, draft["id"], written.run_at(draft), Status.SCHEDULED)
     # Asked after the insert: if that waited for the success of the same key to commit, it shows here.
-    done = keys.find_kept(tx, task, key) if key is not None else None
+    done = _find_kept(installation, tx, task, key) if key is not None else None
     if done is None:
         return _handle(installation, request, written.run_at(draft))
     _take_back(tx, [draft])
-    return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
+    return _taken(installation, request, done.job, done.done_at, done.status)
+
+
+def _find_letter(tx: Transaction, task: str, key: str) -> DeadLetter | None:
+    """Return the dead letter that has a key, unless a later job has it, or has succeeded with it."""
+    if jobs.find_by_key(tx, task, key, locking=False) or keys.find_kept(tx, task, key, locking=False):
+        return None
+    return dead_letters.find_by_key(tx, task, key)
+
+
+def _find_kept(installation: Installation, tx: Transaction, task: str, key: str) -> keys.DoneKey | None:
+    """Return how a key ended that is still kept.
+
+    In a caller's transaction nothing is locked on MySQL: at its default isolation level a locking read that finds nothing
+    locks the gap around it, where others have keys to write. What the caller's snapshot does not show, another one does.
+    """
+    if tx.freed is None or not tx.dialect.asks_key_first:
+        return keys.find_kept(tx, task, key, any_end=True)
+    found = keys.find_kept(tx, task, key, locking=False, any_end=True)
+    return found or _aside(installation, lambda own: keys.find_kept(own, task, key, locking=False, any_end=True))
+
+
+def _find_owed(installation: Installation, tx: Transaction, task: str, key: str) -> Job | None:
+    """Return the job that has a key, for a caller's transaction: an insert that meets it would lock it until the commit."""
+    if tx.freed is None:
+        return None
+    found = jobs.find_by_key(tx, task, key, locking=False)
+    return found or _aside(installation, lambda own: jobs.find_by_key(own, task, key, locking=False))
+
+
+def _aside(installation: Installation, ask: Callable[[Transaction], T | None]) -> T | None:
+    """Ask in a transaction of our own, beside the caller's; if there is no connection for it, the gate finds out later."""
+    try:
+        with installation.database.transaction(write=False) as own:
+            return ask(own)
+    except DatabaseUnavailable:
+        return None
+
+
+def _is_new_call(tx: Transaction, request: Request) -> bool:
+    """Say whether a call with a chosen id has not run yet; other calls with that id may have, as of a frozen signature."""
+    id = request.draft["id"]
+    return not executions.is_recorded(tx, id) or executions.next_attempt(tx, id, request.job.call) is not None
 
 
 def _met(installation: Installation, tx: Transaction, request: Request, tries: int = 3) -> JobHandle:
@@ -134,9 +184,16 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
             return handle_of(installation, replaced, created=False)
     existing = jobs.find_by_key(tx, task, key) if key else jobs.find(tx, id)
     if existing is not None:
+        if (
+            request.names_id
+            and existing.id == id
+            and None not in (calls := {existing.call, request.job.call})
+            and len(calls) > 1
+        ):
+            raise DuplicateId(task, id)
         return _taken(installation, request, existing.id, existing.run_at, existing.status)
-    if key and (done := keys.find_kept(tx, task, key)):
-        return _taken(installation, request, done.job, done.done_at, Status.SUCCEEDED)
+    if key and (done := keys.find_kept(tx, task, key, any_end=True)):
+        return _taken(installation, request, done.job, done.done_at, done.status)
     # It was there and is gone: cancelled or buried this moment. Now the key is free.
     if tries:
         return _insert_one(installation, tx, request, tries - 1)
@@ -144,12 +201,12 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
 
 
 def _insert_many(installation: Installation, tx: Transaction, requests: Sequence[Request]) -> list[JobHandle]:
-    if any(request.names_id or (request.on_duplicate == "replace" and _is_keyed(request)) for request in requests):
+    if any(_goes_alone(request) for request in requests):
         return [_insert_one(installation, tx, request) for request in requests]
     drafts = [request.draft for request in requests]
     written = insertion.insert_many(tx, drafts)
     wanted = [(draft["task"], key) for draft in drafts if (key := draft.get("dedupe_key")) is not None]
-    done = keys.find_all_kept(tx, wanted)  # after the insert, as for one
+    done = keys.find_all_kept(tx, wanted, any_end=True)  # after the insert, as for one
     if not done and written.new is None:
         return [_handle(installation, request, written.run_at(request.draft)) for request in requests]
     _take_back(tx, [draft for draft in drafts if _pair(draft) in done and written.is_new(draft)])
@@ -159,7 +216,7 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
     for request, draft in zip(requests, drafts, strict=True):
         pair = _pair(draft)
         if pair in done:
-            handles.append(_taken(installation, request, done[pair].job, done[pair].done_at, Status.SUCCEEDED))
+            handles.append(_taken(installation, request, done[pair].job, done[pair].done_at, done[pair].status))
         elif written.is_new(draft):
             handles.append(_handle(installation, request, written.run_at(draft)))
         elif pair in owed:
@@ -167,6 +224,12 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
         else:
             handles.append(_met(installation, tx, request))
     return handles
+
+
+def _goes_alone(request: Request) -> bool:
+    """Say whether a request needs questions of its own, so that it is not written with the others."""
+    asks = request.on_duplicate == "replace" or request.on_failed == "return"
+    return request.names_id or (asks and _is_keyed(request))
 
 
 def _take_back(tx: Transaction, drafts: Sequence[insertion.Draft]) -> None:
@@ -207,12 +270,35 @@ def _taken(installation: Installation, request: Request, id: str, run_at: dateti
     return JobHandle(id=id, task=task, created=False, run_at=run_at, key=key, installation=installation, known=known)
 
 
-def _publish(installation: Installation, outgoing: Sequence[Job]) -> None:
-    """Publish after commit. Nothing here may raise: the rows are written, and beat is the safety net."""
+def _publish(installation: Installation, outgoing: Sequence[Job], *, check: bool) -> None:
+    """Publish after commit. Nothing here may raise: the rows are written, and beat is the safety net.
+
+    `check`: the transaction was the caller's, so some of the rows may not have been committed with it.
+    """
+    if check:
+        outgoing = _committed(installation, outgoing)
     published = publish(installation, outgoing, policy=ONE_MORE_TRY, replies=True)
     try:
         hand_over(installation, published.sent)
-        if published.refused:
-            installation.database.run(lambda tx: jobs.release(tx, published.refused))
+        put_back(installation, published)
+        put_back_unsendable(installation, published)
     except TmError:
         logger.warning("%d jobs were not settled; beat looks after them when their lease ends", len(outgoing))
+
+
+def _committed(installation: Installation, outgoing: Sequence[Job]) -> Sequence[Job]:
+    """Return the jobs without plain tasks whose rows are gone.
+
+    A caller may cancel in the same transaction, roll back a savepoint that its Session does not know, or commit after
+    MySQL rolled back a deadlock. The gate refuses such messages, but a plain task has no gate.
+    """
+    plain = [job.id for job in outgoing if installation.is_plain(job.task)]
+    if not plain:
+        return outgoing
+    try:
+        with installation.database.transaction(write=False) as tx:
+            there = claims.still_dispatched(tx, plain, node=node_name("producer"))
+    except Exception as error:
+        logger.warning("%d plain tasks are not published now; beat publishes them: %s", len(plain), error)
+        there = set()
+    return [job for job in outgoing if job.id not in plain or job.id in there]

@@ -23,6 +23,7 @@ from ..publisher import ANNOUNCED, HEADER
 OWN = frozenset({"task_id", "retries", "expires", "root_id"})  # columns of the row, or made anew
 OURS = frozenset({HEADER, ANNOUNCED, "tm_replaces", "tm_bounces"})  # headers that mean something for one delivery only
 OF_CELERY = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression", "priority"})
+PLACE = "group_index"  # in a chord's header, from 0: its body gets the results in this order
 OF_PUBLISHING = ("serializer", "compression", "delivery_mode")
 
 
@@ -70,11 +71,19 @@ class Keeper:
     def message(self) -> Message:
         """Return what was kept; raise InvalidValue where it is not JSON."""
         assert self.properties is not None
-        args, kwargs, embed = self.body
+        args, kwargs, embed = read_body(self.body)
         said = dict(self.properties)
-        request = Context({**(said.get("headers") or {}), **(embed or {})}, reply_to=said.get("reply_to"))
+        request = Context({**(said.get("headers") or {}), **embed}, reply_to=said.get("reply_to"))
         publishing = {name: said[name] for name in OF_PUBLISHING if said.get(name) is not None}
         return as_message(request, args, kwargs, said, publishing)
+
+
+def read_body(body: Any) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Return a message's arguments, keyword arguments, and what else its body says: all there is in protocol 1."""
+    if isinstance(body, Mapping):
+        return body.get("args") or [], body.get("kwargs") or {}, body
+    args, kwargs, embed = body
+    return args, kwargs, embed or {}
 
 
 def as_message(
@@ -96,7 +105,8 @@ def as_message(
 
 def options_of(request: Context, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a message carries besides its arguments, as options to send it again with."""
-    options = {name: value for name, value in request.as_execution_options().items() if value and name not in OWN}
+    said = {name: value for name, value in request.as_execution_options().items() if name not in OWN}
+    options = {name: value for name, value in said.items() if value or (name == PLACE and value is not None)}
     options.pop("headers", None)
     headers = custom_headers(request)
     if request.root_id and request.root_id != request.id:
@@ -149,10 +159,17 @@ def is_heard(app: Celery) -> bool:
 def injected_headers(
     app: Celery, name: str, args: Any, kwargs: Any, *, id: str, headers: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made."""
+    """Return the headers that receivers of `before_task_publish` and tracing add to a call where it is made.
+
+    Celery makes a connection object for this. A broker URL that it cannot read adds no headers: the job is kept, and the
+    publisher reports the URL.
+    """
     keeper = Keeper(app)
     said = {"task_id": id, "headers": dict(headers or {})}
-    app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)
+    try:
+        app.send_task(name, args, kwargs, producer=keeper, ignore_result=True, add_to_parent=False, **said)
+    except (ValueError, LookupError, ImportError):
+        return {}
     found = custom_headers(Context((keeper.properties or {}).get("headers") or {}))
     try:
         encode(found, field="headers")

@@ -14,7 +14,7 @@ from celery.canvas import Signature
 from .. import clock
 from ..clock import as_utc, parse_duration
 from ..domain.codec import decode, encode
-from ..domain.dedupe import key_by_rule
+from ..domain.dedupe import rule_key
 from ..domain.ids import new_id
 from ..domain.job import (
     DEFAULT_RETRIES,
@@ -31,20 +31,25 @@ from ..domain.job import (
     checked_text,
     checked_timeout,
 )
+from ..domain.keeping import keep_columns
 from ..domain.retry import read_policy, write_policy
 from ..domain.workflow import TASK
 from ..errors import InvalidValue, UnknownOption, UnknownTask, nearest, shown
 from ..installation import Installation
+from ..settings import read_keep_key
 from ..store.insertion import NEW
 from ..store.jobs import columns_of
 from .message import injected_headers, is_heard
 from .workflows import Workflow, refuse_plain, refuse_unknown_hooks
 
 OPTIONS = (
-    "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "entity_id", "scope", "queue", "priority",
-    "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor", "concurrency_key", "concurrency",
+    "args", "kwargs", "delay", "run_at", "key", "keep_key", "on_duplicate", "on_failed", "entity_id", "scope", "queue",
+    "priority", "expires", "max_retries", "retry", "timeout", "session", "app", "remote", "actor", "concurrency_key",
+    "concurrency", "past",
 )  # fmt: skip
 DUPLICATES = ("return", "replace", "raise")
+AFTER_FAILURE = ("new", "return")
+PAST = ("now", "raise")  # what a run_at in the past means
 PAST_TOLERANCE = timedelta(seconds=1)  # "now" was a moment ago when it gets here
 SIGNATURE_ONLY = frozenset({"task_id", "countdown", "eta", "queue", "priority", "expires"})
 NO_TIME = timedelta(0)
@@ -59,6 +64,7 @@ class Request(NamedTuple):
     now: datetime
     on_duplicate: str = "return"
     names_id: bool = False  # the caller chose the id, so it may be taken
+    on_failed: str = "new"  # whether a dead letter with the key is returned, or a new job created
 
     @classmethod
     def of(cls, job: Job, *, delay: timedelta | None, names_id: bool = True) -> Request:
@@ -95,7 +101,7 @@ class Kind:
     task: Any  # None: only the workers know it
     columns: Mapping[str, Any]
     header: Callable[..., Any] | None  # raises if the task does not take its arguments
-    key: Any  # the task's rule
+    has_key: bool  # by the task's rule
     has_lane: bool
 
 
@@ -111,7 +117,9 @@ class Reader:
         self.installation, self._app, self._common = installation, installation.app, dict(common)
         self._now = clock.now()
         self._next_id = next_id
-        self._on_duplicate = _duplicates(common.get("on_duplicate", "return"))
+        self._on_duplicate = _one_of(DUPLICATES, common.get("on_duplicate", "return"), field="on_duplicate")
+        self._on_failed = _one_of(AFTER_FAILURE, common.get("on_failed", "new"), field="on_failed")
+        _one_of(PAST, common.get("past") or "now", field="past")
         self._parent = self._app.current_worker_task
         self._is_heard = is_heard(self._app)
         self._kinds: dict[str, Kind] = {}
@@ -145,15 +153,15 @@ class Reader:
         if said or (own and not own.keys() <= BY_CALL):
             draft |= self._own_columns(own, said, options)
         key = options.get("key")
-        if key is None and kind.key is not None:
-            key = key_by_rule(kind.key, args, kwargs)
         if key is not None:
             draft["dedupe_key"] = checked_text(key, field="key", limit=MAX_KEY)
+        elif kind.has_key and (key := rule_key(kind.task, "key", args, kwargs)) is not None:
+            draft["dedupe_key"] = key
         if kind.has_lane:
             draft |= _lane(kind.task, options, args, kwargs)
         if said or self._is_heard or self._parent is not None:
             draft |= self._celery_options(signature.task, said, args, kwargs, draft)
-        return Request(draft, self._now, self._on_duplicate, bool(id))
+        return Request(draft, self._now, self._on_duplicate, bool(id), self._on_failed)
 
     def _read_workflow(self, what: Workflow, own: Mapping[str, Any]) -> Request:
         """Check a call of several steps: one job stands for all of them, and says what they are."""
@@ -170,7 +178,7 @@ class Reader:
         reader = Reader(self.installation, {**options, "remote": True}, next_id=self._next_id)
         reader._is_heard = False  # nothing is sent for it, only for its steps
         request = reader.read(Signature(TASK, kwargs=dict(what.stated), app=self._app))
-        keep = request.draft.get("keep_key", self.installation.settings.tm_keep_keys)
+        keep = request.draft.get("keep_key", self.installation.settings.keep_keys["succeeded"])
         also = {"keep_key": keep, "execution_timeout": what.execution_timeout}
         return request._replace(draft={**request.draft, **also})
 
@@ -183,22 +191,25 @@ class Reader:
     def _read_kind(self, name: Any) -> Kind:
         common = self._common
         task = _task(self._app, name, remote=bool(common.get("remote")))
-        lane = (getattr(task, "concurrency_key", None), common.get("concurrency_key"), common.get("concurrency"))
+        ours = _ours(task)
+        lane = (getattr(ours, "concurrency_key", None), common.get("concurrency_key"), common.get("concurrency"))
         return Kind(
             task=task,
             columns=self._columns(name, task),
             header=getattr(task, "__header__", None) if task is not None and task.typing else None,
-            key=getattr(task, "key", None),
+            has_key=getattr(ours, "key", None) is not None,
             has_lane=any(one is not None for one in lane),
         )
 
     def _columns(self, name: str, task: Any) -> dict[str, Any]:
         """Return the columns of a call about which nothing of its own is said."""
-        stated = {option: getattr(task, attribute, None) for option, attribute in OF_TASK.items()} | self._common
+        ours = _ours(task)
+        stated = {option: getattr(ours, attribute, None) for option, attribute in OF_TASK.items()} | self._common
         if stated.get("priority") is None:
             stated["priority"] = self._inherited_priority()
         columns = {"task": name, "args": NO_ARGS, "max_retries": DEFAULT_RETRIES if task is None else task.max_retries}
         columns |= {option: read(value) for option, read in READ.items() if (value := stated.get(option)) is not None}
+        columns |= keep_columns(stated.get("keep_key"), self.installation.settings)
         return columns | _when(NOTHING, stated, self._now) | _expiry(stated.get("expires"), self._now)
 
     def _own_columns(self, own: Mapping[str, Any], said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,6 +217,8 @@ class Reader:
         stated = {name: value for name in OF_BOTH if options.get(name) is None and (value := said.get(name)) is not None}
         stated |= own
         columns = {name: read(value) for name, value in stated.items() if (read := READ.get(name)) is not None}
+        if "keep_key" in stated:
+            columns |= keep_columns(stated["keep_key"], self.installation.settings)
         if any(one is not None for one in (own.get("delay"), own.get("run_at"), said.get("countdown"), said.get("eta"))):
             columns |= {"delay": None, "run_at": None} | _when(said, options, self._now)
         return columns | _expiry(stated.get("expires"), self._now)
@@ -218,8 +231,9 @@ class Reader:
         own = wanted.get("headers")
         if own is not None and not isinstance(own, Mapping):
             raise InvalidValue("headers", f"{shown(own)} is not a mapping", "pass e.g. headers={'tenant': 7}")
-        # Receivers of Celery's publish signals are asked where the call is made; if this process sends it too, when it does.
-        if self._is_heard and not self._is_sent_here(draft):
+        # Receivers of Celery's publish signals are asked where the call is made, and the row keeps what they add: beat sends
+        # what the broker refuses at first, and every later try.
+        if self._is_heard:
             headers = injected_headers(self._app, name, args, kwargs, id=draft["id"], headers=own)
             if headers:
                 wanted["headers"] = {**(own or {}), **headers}
@@ -229,10 +243,6 @@ class Reader:
             wanted.setdefault("parent_id", parent.request.id)
         encode(wanted, field="options")  # raises if it is not JSON
         return {"options": wanted} if wanted else {}
-
-    def _is_sent_here(self, draft: Mapping[str, Any]) -> bool:
-        is_limited = draft.get("slot") is not None or self.installation.settings.tm_max_in_flight is not None
-        return draft.get("delay") == NO_TIME and not is_limited
 
     def _inherited_priority(self) -> Any:
         parent = self._parent
@@ -288,6 +298,11 @@ def _task(app: Celery, name: Any, *, remote: bool) -> Any:
     return task
 
 
+def _ours(task: Any) -> Any:
+    """Return a task if it is one of ours: attributes of a plain task mean whatever its authors mean by them."""
+    return task if getattr(task, "tm_gated", False) else None
+
+
 def _check_arguments(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if kind.header is not None:
         try:
@@ -308,9 +323,9 @@ def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) ->
         wait = parse_duration(delay or 0, field="delay")
         return {"delay": wait, "original_delay": wait}
     instant = as_utc(run_at, field="run_at")
-    if instant < now - PAST_TOLERANCE:
+    if instant < now - PAST_TOLERANCE and options.get("past") == "raise":
         raise InvalidValue(
-            "run_at", f"{instant.isoformat()} is in the past", "give a later instant, or leave it out to run now"
+            "run_at", f"{instant.isoformat()} is in the past", "give a later time, or past='now' to run it now"
         )
     if instant <= now:
         return {"delay": NO_TIME, "original_delay": NO_TIME}
@@ -319,12 +334,12 @@ def _when(said: Mapping[str, Any], options: Mapping[str, Any], now: datetime) ->
 
 def _lane(task: Any, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a concurrency key and its limit, as given or as the task's own rule makes them."""
-    key, limit = options.get("concurrency_key"), options.get("concurrency")
-    if key is None and task is not None:
-        key = key_by_rule(getattr(task, "concurrency_key", None), args, kwargs, field="concurrency_key")
+    own, limit = options.get("concurrency_key"), options.get("concurrency")
+    task = _ours(task)
+    key = rule_key(task, "concurrency_key", args, kwargs) if own is None else own
     if limit is None and key is not None:
         limit = getattr(task, "concurrency", None)
-    key, limit = checked_concurrency(key, limit)
+    _, limit = checked_concurrency("…" if key is not None and own is None else key, limit)
     return {} if key is None else {"concurrency_key": key, "concurrency": limit, "slot": Slot.OPEN}
 
 
@@ -354,7 +369,7 @@ def _text(field: str, limit: int) -> Callable[[Any], str]:
 READ: Mapping[str, Callable[[Any], Any]] = {
     "max_retries": checked_retries,
     "retry": lambda value: write_policy(read_policy(value)),
-    "keep_key": partial(parse_duration, field="keep_key"),
+    "keep_key": lambda value: read_keep_key(value).get("succeeded"),
     "entity_id": _text("entity_id", MAX_ENTITY),
     "scope": _scope,
     "queue": _text("queue", 255),
@@ -368,7 +383,7 @@ BY_CALL = frozenset({"args", "kwargs", "key"})  # what differs with each call an
 EACH = BY_CALL | {*READ, "delay", "run_at", "expires"}  # what is read for a single call if it is said about it alone
 
 
-def _duplicates(value: Any) -> str:
-    if value not in DUPLICATES:
-        raise InvalidValue("on_duplicate", f"{shown(value)} is unknown", f"use one of {', '.join(DUPLICATES)}")
+def _one_of(known: Sequence[str], value: Any, *, field: str) -> str:
+    if value not in known:
+        raise InvalidValue(field, f"{shown(value)} is unknown", f"use one of {', '.join(known)}")
     return str(value)

@@ -13,7 +13,7 @@ from celery.canvas import Signature
 from ..domain.checks import duration
 from ..domain.run import HOOK_PREFIX
 from ..domain.schedule import Zone
-from ..domain.stating import check_values, write_value
+from ..domain.stating import check_values, spread, write_value
 from ..domain.steps import HOOKS, STEP_FIELDS, read_steps
 from ..domain.workflow import Step
 from ..errors import InvalidValue, UnknownHook, UnknownOption, UnknownTask, nearest, shown, spelled
@@ -21,7 +21,7 @@ from ..installation import Installation
 
 COMMON = (
     "mode", "failure_strategy", "max_parallel", "terminate", "queue", "priority", "max_retries", "retry", "task_timeout",
-    *HOOKS,
+    *HOOKS, "on_start_blocking",
 )  # fmt: skip
 OPTIONS = (*COMMON, "execution_timeout")
 BY_STEP = frozenset(STEP_FIELDS) - {"task", "args", "kwargs", "options"}
@@ -57,7 +57,9 @@ def workflow(steps: Sequence[Any], /, **options: Any) -> Workflow:
     found: list[Signature] = []
     taken: dict[str, int] = {}
     plain = [_item(item, found, taken) for item in steps]
-    stated = {name: options[name] for name in COMMON if options.get(name) is not None}
+    stated = {name: value for name, value in spread(options).items() if name in COMMON and value is not None}
+    if stated.get("on_start_blocking") and "on_start" not in stated:
+        raise InvalidValue("on_start_blocking", "there is no on_start hook to wait for", "state on_start too")
     columns = check_values({**stated, "steps": plain}, zone=Zone())
     kept = {name: write_value(name, columns[name]) for name in ("steps", *stated)}
     limit = duration("execution_timeout", "1h")(options.get("execution_timeout"))
@@ -125,6 +127,8 @@ def refuse_unknown_hooks(installation: Installation, stated: Mapping[str, Any]) 
                 raise UnknownHook(name, nearest(name, installation.hooks))
         elif hook not in app.tasks:
             raise UnknownTask(hook, nearest(hook, own_tasks(app)))
+    if stated.get("on_start_blocking") and stated.get("on_start"):
+        refuse_plain("on_start", app.tasks.get(stated["on_start"]))
 
 
 def own_tasks(app: Celery) -> list[str]:

@@ -8,7 +8,7 @@ published by kombu, one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kombu.entity import maybe_delivery_mode
@@ -19,6 +19,7 @@ from kombu.utils.json import dumps as kombu_json
 from ..domain.codec import dumped
 from ..domain.job import Job
 from .making import Made
+from .refusal import is_of_queue
 
 FULL = 4_000_000  # characters after which what is collected is to be pushed, whatever is still to come
 PLAIN = frozenset({"exchange", "routing_key", "serializer", "compression", "delivery_mode", "priority", "expiration",
@@ -30,7 +31,7 @@ class Collected:
     """Messages that are made and not yet pushed, by the list they belong on, each with the jobs it carries."""
 
     def __init__(self, channel: Any) -> None:
-        self._channel = channel
+        self.channel = channel
         self._lists: dict[str, list[str]] = {}
         self._jobs: dict[str, list[Job]] = {}
         self._size = 0
@@ -38,12 +39,12 @@ class Collected:
     def takes(self, made: Made) -> bool:
         """Say whether a message can be collected: one that kombu would simply put on the list of a queue."""
         said = made.properties
-        queue_expires = said["routing_key"] in (getattr(self._channel, "_expires", None) or ())
+        queue_expires = said["routing_key"] in (getattr(self.channel, "_expires", None) or ())
         return not (said["exchange"] or said["compression"] or queue_expires) and PLAIN.issuperset(said)
 
     def add(self, made: Made, load: Sequence[Job]) -> None:
         """Collect a message, as `Producer.publish` and the channel would put it on its list."""
-        channel, said = self._channel, made.properties
+        channel, said = self.channel, made.properties
         content_type, encoding, body = _encoded(made.body, said["serializer"])
         properties = {name: said[name] for name in ("correlation_id", "reply_to")}
         properties["delivery_mode"] = maybe_delivery_mode(said["delivery_mode"])
@@ -62,19 +63,30 @@ class Collected:
         """Say whether this is as much as should travel at once."""
         return self._size >= FULL
 
-    def push(self, away: tuple[type[BaseException], ...], policy: Mapping[str, Any]) -> None:
-        """Put everything where it belongs; what raises leaves the rest collected, see `waiting`."""
-        retries = {name: policy[name] for name in INTERVALS if name in policy}
-        with self._channel.conn_or_acquire() as client:
+    def push(self, connection: Any, policy: Mapping[str, Any]) -> Iterator[tuple[list[Job], Exception | None]]:
+        """Put everything where it belongs; yield the jobs of each list, with an error if that list cannot be used.
+
+        What raises leaves the rest collected: it has not reached the broker.
+        """
+        retries = {name: policy[name] for name in INTERVALS if name in policy} | {"errback": _next_pause}
+        with self.channel.conn_or_acquire() as client:
             for key in list(self._lists):
-                retry_over_time(client.lpush, away, (key, *self._lists[key]), **retries)
-                del self._lists[key], self._jobs[key]
+                error = None
+                try:
+                    retry_over_time(client.lpush, connection.connection_errors, (key, *self._lists[key]), **retries)
+                except Exception as refusal:
+                    if not is_of_queue(connection, refusal):
+                        raise
+                    error = refusal
+                del self._lists[key]
+                yield self._jobs.pop(key), error
         self._size = 0
 
-    @property
-    def waiting(self) -> set[str]:
-        """Return the ids of jobs that are not known to have reached the broker."""
-        return {job.id for jobs in self._jobs.values() for job in jobs}
+
+def _next_pause(error: BaseException, pauses: Iterator[float], _: int) -> float:
+    if "Timeout" in type(error).__name__:
+        raise error  # the next try would only wait as long again
+    return next(pauses)
 
 
 def _encoded(body: Any, serializer: Any) -> tuple[str, str, Any]:

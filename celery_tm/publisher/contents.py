@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from ..domain.codec import decode
-from ..domain.ids import execution_id, new_id
-from ..domain.job import Job
+from ..domain.ids import new_id
+from ..domain.job import WAITS_FOR_KEY, Job
 from ..domain.queues import resolve_queue
+from ..domain.time_limits import HARD_LIMIT_GRACE
 from ..installation import Installation
 
 HEADER = "tm"
 ANNOUNCED = "tm_announced"  # among the headers in a row, never in a message: Celery's signals were sent with the call
-HARD_LIMIT_GRACE = timedelta(seconds=10)  # between the soft limit, which a body may catch, and the hard one
 # Options of a message that `send_task` takes under other names than a message's headers carry them.
 RENAMED = {"callbacks": "link", "errbacks": "link_error"}
-OURS = frozenset({"retry", "retry_policy", "producer", "publisher", "connection", "router", "countdown", "eta"})
+OURS = frozenset(
+    {"retry", "retry_policy", "producer", "publisher", "connection", "router", "countdown", "eta", WAITS_FOR_KEY}
+)
 
 
 class Contents:
@@ -89,15 +90,19 @@ def is_announced(load: Sequence[Job]) -> bool:
 
 
 def contract(job: Job, queue: str | None) -> Mapping[str, Any]:
-    """Return the message contract (B7): plain JSON, documented in docs/reference/message.md."""
+    """Return the message contract: plain JSON, documented in docs/reference/message.md."""
+    ended = {"ended": True} if job.ended is not None and not job.is_replaced else {}  # only its callbacks are published
     return {
+        **ended,
         "job": job.id,
-        "execution": execution_id(job.id, job.attempt),
+        "execution": job.execution_id,
         "attempt": job.attempt,
         "queue": queue,
         "scheduled_at": (job.scheduled_at or job.run_at).isoformat(),
         "source": str(job.source),
+        "expires_at": job.expires_at and job.expires_at.isoformat(),
         "metadata": {
+            "definition": job.definition,
             "occurrence": job.occurrence,
             "step": job.step,
             "entity_id": job.entity_id,

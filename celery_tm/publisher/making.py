@@ -19,6 +19,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.common import Broadcast
 
 from .. import clock
+from .contents import HEADER
 
 # What a message is made of, by the names that `create_task_message` knows; the other options say how it is published.
 OF_MESSAGES = ("group_id", "group_index", "retries", "chord", "time_limit", "soft_time_limit", "root_id", "parent_id",
@@ -79,7 +80,8 @@ class Maker:
         )  # fmt: skip
         message.headers.update(said["headers"])
         properties = message.properties | address.properties
-        if expires is not None:
+        if expires is not None and (said["headers"].get(HEADER) or {}).get("expires_at") is None:
+            # A row's own expiry is judged at the gate, by the database's clock; this machine's may be ahead.
             properties["expiration"] = self._seconds_until(expires)
         event = message.sent_event and {**message.sent_event, **address.shown}
         return Made(body=message.body, headers=message.headers, properties=properties, declare=address.declare, event=event)

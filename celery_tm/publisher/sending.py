@@ -19,6 +19,7 @@ from ..installation import Installation
 from .bulk import Collected
 from .contents import HEADER, Contents, is_announced
 from .making import Made, Maker
+from .refusal import limit_wait
 
 SIGNALS = (before_task_publish, after_task_publish, task_sent)
 
@@ -35,22 +36,52 @@ class Sender:
         self._celery_sends = has_own_way(self.app) or self.app.current_worker_task is not None
         self._is_heard = is_heard()
         self._declared: set[str] = set()
+        transport = producer.connection.transport
+        confirms = producer.connection.transport_options.get("confirm_publish")
+        # Whether the broker says later that something was wrong with a message.
+        self.answers_late = transport.driver_type == "amqp" and not confirms
+        self._seen: Any = None
 
-    def send(self, load: Sequence[Job], collected: Collected | None) -> None:
-        """Send jobs that travel together, or have their message collected."""
+    def connect(self, how: Mapping[str, Any]) -> None:
+        """Make sure that there is a connection, and that nothing that is said over it takes for ever."""
+        self.producer.connection.ensure_connection(**how)
+        limit_wait(self.producer.connection)
+        self._seen = self.producer.connection._connection
+
+    def reopen(self) -> None:
+        """Begin anew: a broker closes the channel, or the connection, over which something went wrong."""
+        connection = self.producer.connection
+        if connection.transport.driver_type == "amqp":
+            connection.collect()
+        self.connect({"max_retries": 1, "interval_start": 0, "interval_step": 0})
+        self.producer.revive(connection.default_channel)
+
+    @property
+    def was_revived(self) -> bool:
+        """Say whether kombu has connected anew meanwhile."""
+        return self.producer.connection._connection is not self._seen
+
+    def wait_for_answer(self) -> None:
+        """Let the broker answer something: what it does not like of what was sent before, it says first."""
+        if self.answers_late:
+            self.producer.channel.basic_qos(0, 0, False)
+
+    def send(self, load: Sequence[Job], collected: Collected | None) -> bool:
+        """Send jobs that travel together, or have their message collected: then True."""
         name, message = load[0].task, self.contents.of(load)
         if self._celery_sends or (self._is_heard and not is_announced(load)):
             insisting = _Insisting(self.producer, message["headers"])
             self.app.send_task(name, producer=insisting, **self._retries, **message)
-            return
+            return False
         made = self.maker.make(name, message)
         if self.replies and not message.get("ignore_result"):
             self.app.backend.on_task_call(self.producer, message["task_id"])
         if collected is None or made.event is not None or not collected.takes(made):
             self._publish(made)
-        else:
-            self._declare(made)
-            collected.add(made, load)
+            return False
+        self._declare(made)
+        collected.add(made, load)
+        return True
 
     def _publish(self, made: Made) -> None:
         declare = list(made.declare)
@@ -97,4 +128,6 @@ class _Insisting:
             own = {name: value for name, value in self._headers.items() if name != HEADER}
             headers["headers"] = {**headers["headers"], **own}
         properties["headers"] = headers
+        if (self._headers.get(HEADER) or {}).get("expires_at") is not None:
+            properties.pop("expiration", None)  # the gate judges it, by the database's clock
         return self._producer.publish(body, **properties)

@@ -13,9 +13,14 @@ from enum import StrEnum
 from typing import Any
 
 from ..domain import definition as domain
+from ..domain.audit_line import SYSTEM
+from ..domain.checks import instant
+from ..domain.declared import Earlier, Merged, damaged_fields, declare, forget, merge
 from ..domain.definition import Calendars, Definition, Past, edited, new_definition, stated
 from ..domain.ids import new_id
-from ..domain.stating import FIELDS, write_value
+from ..domain.jitter import refuse_long_jitter
+from ..domain.stating import FIELDS, spread, write_fields, write_value
+from ..domain.timeline import INSTANT
 from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
 from ..store import audit, calendars, definitions, occurrences, versions
@@ -30,6 +35,14 @@ class Policy(StrEnum):
     IMMEDIATE = "immediate"  # from now on
     GRACEFUL = "graceful"  # after the next planned run
     WINDOWED = "windowed"  # from now on, with what is planned ahead compared and told
+
+
+def read_time(value: Any, *, now: datetime) -> datetime | None:
+    """Return the time at which an edit is to take over; None: it does not wait for one."""
+    at: datetime | None = instant("at")(value)
+    if at is not None and at <= now:
+        raise InvalidValue("at", f"{at.isoformat()} is not to come", "give a later time, or none to change it now")
+    return at.replace(microsecond=0) if at is not None else None
 
 
 def read_policy(value: Any) -> Policy:
@@ -52,13 +65,19 @@ def add(
     origin: str | None = None,
     reason: str | None = None,
     past: Past | None = None,
+    source: str | None = None,
 ) -> Definition:
-    """Add a definition; its first instant is the next one from now, or from where its past ends."""
+    """Add a definition; its first instant is the next one from now, or from where its past ends.
+
+    `source` is the file or the code that declares it, where it is not a person.
+    """
     now = tx.read_now()
     known = known_calendars(tx, values)
     added = new_definition(
         id=new_id(), name=name, values=values, now=now, actor=actor, origin=origin, calendars=known, past=past
     )
+    added = replace(added, app=tx.app, declared=declare(values, source=source, name=name) if source else {})
+    refuse_long_jitter(added)
     if not definitions.add(tx, added):
         raise DefinitionExists(name)
     versions.keep(tx, added, action="add", actor=actor, reason=reason)
@@ -78,6 +97,7 @@ def change(
     actor: str | None = None,
     reason: str | None = None,
     policy: Policy = Policy.IMMEDIATE,
+    at: datetime | None = None,
 ) -> Definition:
     """Change a locked definition and return it; the same one if nothing differs."""
     now = tx.read_now()
@@ -86,26 +106,84 @@ def change(
     planned = Planner(installation).catch_up(tx, before, now=now)
     planned = _overruled(tx, planned, values, actor=actor, reason=reason)
     after = edited(planned, values=values, now=now, actor=actor, calendars=known)
+    if values.keys() & {"jitter", "schedule", "overlap"}:
+        refuse_long_jitter(after)
     if after is planned:
         return planned
-    if policy is Policy.GRACEFUL and planned.next_run_at is not None:
-        return _let_wait(tx, planned, after, values, actor=actor, reason=reason)
+    if at is not None:
+        return _let_wait(tx, planned, after, values, until=at - INSTANT, actor=actor, reason=reason)
+    if policy is Policy.GRACEFUL and planned.following is not None:
+        return _let_wait(tx, planned, after, values, until=planned.following, actor=actor, reason=reason)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
     return after
+
+
+def apply_source(
+    installation: Installation,
+    tx: Transaction,
+    before: Definition,
+    values: Mapping[str, Any],
+    *,
+    source: str,
+    action: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    force: bool = False,
+    dropped: Mapping[str, Any] | None = None,
+) -> tuple[Definition, Merged]:
+    """Change a locked definition to what a file or the code declares, except for what people have changed since.
+
+    `dropped` are fields that the source no longer declares, with what they become.
+    """
+    merged = merge_source(tx, before, values, source=source, force=force)
+    wanted = {**(dropped or {}), **merged.values}
+    after = before
+    if wanted:
+        after = change(installation, tx, before, wanted, action=action, actor=actor, reason=reason)
+    kept = forget(merged.declared, list(dropped or {}), source=source)
+    if after.declared != kept:
+        after = replace(after, declared=kept)
+        definitions.declare(tx, after)
+    return after, merged
+
+
+def merge_source(
+    tx: Transaction, before: Definition, values: Mapping[str, Any], *, source: str, force: bool = False
+) -> Merged:
+    """Return what a file or the code changes of a definition, and where people have changed the same."""
+    earlier = _earlier(tx, before) if before.declared is None else None
+    last = versions.find(tx, before.id, before.version) if before.problem is not None else None
+    damaged = damaged_fields(before, last.stated if last else None)
+    return merge(before, values, source=source, earlier=earlier, force=force, damaged=damaged)
+
+
+def _earlier(tx: Transaction, before: Definition) -> Earlier:
+    """Return what the versions tell of a definition that an earlier release wrote."""
+    declared = versions.latest_declared(tx, before.id)
+    if declared is not None:
+        return Earlier(stated=declared.stated)
+    last = versions.find(tx, before.id, before.version)
+    return Earlier(by_person=last is not None and last.actor != SYSTEM)
 
 
 def _overruled(
     tx: Transaction, before: Definition, values: Mapping[str, Any], *, actor: str | None, reason: str | None
 ) -> Definition:
     """Return the definition without what a waiting edit says about the same fields: the later word counts."""
-    edit = before.waiting_edit
-    if edit is None or not edit.values.keys() & values.keys():
+    try:
+        edit = before.waiting_edit
+        waiting = edit.values if edit else {}
+    except (ValueError, TypeError, KeyError):  # nobody can read it, so it will never take over
+        waiting, values = {"edit": None}, {"edit": None}
+    if not waiting.keys() & values.keys():
         return before
-    left = {name: value for name, value in edit.values.items() if name not in values}
+    left = {name: value for name, value in waiting.items() if name not in values}
     after = replace(before, next_edit={**(before.next_edit or {}), "values": left} if left else None)
+    if after.problem is None:
+        after = replace(after, next_run_at=after.looked_at)
     if not definitions.save(tx, after, version=before.version):
         raise StaleVersion(before.name, before.version, before.version + 1)
-    taken = {"taken back": sorted(edit.values.keys() & values.keys())}
+    taken = {"taken back": sorted(waiting.keys() & values.keys())}
     audit.note(tx, "edit later", object_of(before.name), actor=actor, after=taken, reason=reason)
     return after
 
@@ -116,25 +194,34 @@ def _let_wait(
     after: Definition,
     values: Mapping[str, Any],
     *,
+    until: datetime,
     actor: str | None,
     reason: str | None,
 ) -> Definition:
-    """Keep an edit until the next planned run has been decided."""
-    assert planned.next_run_at is not None
-    plain = stated(after)
-    wanted = {name: plain["schedule"] if name == "schedule" else _plain(after, name) for name in FIELDS if name in values}
+    """Keep an edit until all instants up to `until` have been decided."""
+    plain, named = write_fields(_columns(after)), spread(values)
+    wanted = {name: plain[name] for name in FIELDS if name in named}
     earlier = planned.waiting_edit
+    if earlier is not None and earlier.after != until and (earlier.at or until.microsecond == (-INSTANT).microseconds):
+        when = f"at {earlier.at.isoformat()}" if earlier.at else f"after the run at {earlier.after.isoformat()}"
+        problem = f"an edit of {', '.join(sorted(earlier.values))} takes over {when} already"
+        raise InvalidValue("at", problem, "give the same time, or state those fields again to take that edit back")
     edit = {
         "values": {**(earlier.values if earlier else {}), **wanted},
-        "after": planned.next_run_at.isoformat(),
+        "after": until.isoformat(),
         "actor": actor,
         "reason": reason,
     }
     waiting = replace(planned, next_edit=edit)
+    waiting = replace(waiting, next_run_at=waiting.looked_at)
     if not definitions.save(tx, waiting, version=planned.version):
         raise StaleVersion(planned.name, planned.version, planned.version + 1)
     audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=edit, reason=reason)
     return waiting
+
+
+def _columns(definition: Definition) -> dict[str, Any]:
+    return {name: getattr(definition, name) for name in ("schedule_kind", "groups", *FIELDS)}
 
 
 def _plain(definition: Definition, name: str) -> Any:
@@ -147,7 +234,7 @@ def move_on(tx: Transaction, before: Definition, past: Past, *, actor: str | Non
     after = replace(before, planned_until=later, planned_offset=before.offset_at(later), runs=max(past.runs, before.runs))
     last = max((at for at in (past.last_run_at, before.last_run_at) if at), default=None)
     after = replace(after, last_run_at=last, catching_up_from=None)
-    after = replace(after, next_run_at=after.following)
+    after = replace(after, next_run_at=after.looked_at)
     definitions.advance(tx, [after])
     if after.plan_ahead:
         horizon.extend(tx, after, now=tx.read_now())
@@ -190,7 +277,7 @@ def _save(
     old, new = stated(before), stated(after)
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     told: dict[str, Any] = {key: new.get(key) for key in changed} | {"version": after.version}
-    if before.plan_ahead or after.plan_ahead:
+    if (before.plan_ahead or after.plan_ahead) and after.problem is None:
         told |= {"horizon": _told(horizon.extend(tx, after, now=now))}
     audit.note(
         tx,

@@ -10,25 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..domain.codec import decode
+from ..domain.codec import decode, encode
 from ..domain.definition import Definition, stated
 from ..domain.effective import Effective, effective
 from ..domain.facts import RunMoved
 from ..domain.job import Job
 from ..domain.occurrence import Occurrence, OccurrenceState
+from ..domain.overrides import stated_with
 from ..domain.replaying import begun_again, chosen_steps
-from ..domain.run import DEFERRED, Run, RunStep, report_of, settings_of, shortened, steps_of
+from ..domain.run import DEFERRED, ON_START, Run, RunStep, hook_call, report_of, settings_of, shortened, steps_of
 from ..domain.steps import read_steps
-from ..domain.workflow import Mode, Stages
+from ..domain.workflow import Mode, Stages, Step, StepState, led_by
 from ..errors import InvalidValue
 from ..installation import Installation
-from ..store import definitions, jobs, occurrences, progress, settlement, versions, workflows
+from ..store import claims, definitions, occurrences, progress, settlement, versions, workflows
 from ..store.database import Transaction
 
 # What a workflow states as a whole and its run keeps.
 COMMON = (
     "failure_strategy", "queue", "priority", "max_retries", "retry", "task_timeout", "mode", "max_parallel", "terminate",
-    "on_start", "on_complete",
+    "on_start", "on_start_blocking", "on_complete",
 )  # fmt: skip
 ONLY_STEP = "main"  # the name of the step of a definition that has hooks and one task
 
@@ -40,18 +41,27 @@ def expand(installation: Installation, root: Job) -> bool:
 
 def _expand(tx: Transaction, installation: Installation, root: Job) -> bool:
     id = root.occurrence or root.id
-    if not jobs.begin_run(tx, root.id, root.attempt, occurrence=id):
+    if not claims.begin_run(tx, root.id, root.attempt, occurrence=id):
         return False
     run, steps = _planned(tx, installation, replace(root, occurrence=id))
     if root.occurrence is None:
         occurrences.insert_many(tx, [_occurrence_of(root, run)])
     occurrences.start(tx, id, deadline=tx.later(root.execution_timeout or installation.settings.tm_stuck_after))
-    workflows.insert_run(tx, run, steps)
-    tx.tell(RunMoved(root.definition, id, OccurrenceState.RUNNING, len(steps)))
     report = shortened(report_of(run, steps, [], ending=None, now=run.created_at))
-    progress.call_hook(tx, run, "on_start", [run.told(OccurrenceState.RUNNING), report])
+    told = [run.told(OccurrenceState.RUNNING), report]
+    workflows.insert_run(tx, run, [_told_hook(run, step, told) for step in steps])
+    tx.tell(RunMoved(root.definition, id, OccurrenceState.RUNNING, len(steps)))
+    if not run.settings.get("on_start_blocking"):  # one that blocks is the first step
+        progress.call_hook(tx, run, ON_START, told)
     settlement.close_if_over(tx, progress.begin(tx, run))
     return True
+
+
+def _told_hook(run: Run, step: RunStep, told: Sequence[Any]) -> RunStep:
+    """Return the step of a hook that blocks with its arguments; any other as it is."""
+    if step.name != ON_START or step.state is not StepState.WAITING:
+        return step
+    return replace(step, args=encode(hook_call(run.settings[ON_START], told)[1], field=ON_START))
 
 
 def _occurrence_of(root: Job, run: Run) -> Occurrence:
@@ -70,8 +80,13 @@ def _planned(tx: Transaction, installation: Installation, root: Job) -> tuple[Ru
     values = said if "steps" in said else _stated(tx, root)
     stages = read_steps(stated_steps(values))
     common = {name: values[name] for name in COMMON if values.get(name) is not None}
-    settings = settings_by_step(installation, stages, common, level=level)
-    steps, remaining = steps_of(root.occurrence or "", stages, Mode(common.get("mode", Mode.SEQUENTIAL)), settings)
+    settings, mode = settings_by_step(installation, stages, common, level=level), Mode(common.get("mode", Mode.SEQUENTIAL))
+    if common.get("on_start_blocking"):
+        hook = Step(name=ON_START, task=hook_call(common[ON_START], ())[0])
+        # It is tried again as its own task says, whatever the strategy of the steps.
+        settings[ON_START] = effective(hook, {}, installation.task_defaults(hook.task))
+        stages = led_by(hook, stages, mode)
+    steps, remaining = steps_of(root.occurrence or "", stages, mode, settings)
     return _run(tx, root, settings_of(root, common), remaining), steps
 
 
@@ -83,6 +98,7 @@ def _run(tx: Transaction, root: Job, settings: Mapping[str, Any], remaining: Seq
         remaining=remaining,
         settings=settings,
         created_at=tx.read_now(),
+        app=root.app,
     )
 
 
@@ -110,6 +126,10 @@ def _stated(tx: Transaction, root: Job) -> Mapping[str, Any]:
     definition: Definition | None = definitions.find_by_id(tx, occurrence.definition) if occurrence else None
     if occurrence is None:
         raise InvalidValue("workflow", "its occurrence is gone", "trigger its definition again")
+    return stated_with(_of_version(tx, occurrence, definition), occurrence.overrides)
+
+
+def _of_version(tx: Transaction, occurrence: Occurrence, definition: Definition | None) -> Mapping[str, Any]:
     if definition is not None and definition.version == occurrence.version:
         return stated(definition)
     kept = versions.find(tx, occurrence.definition, occurrence.version)

@@ -45,6 +45,11 @@ def extend(tx: Transaction, definition: Definition, *, now: datetime) -> Differe
     )
 
 
+def check(definition: Definition, *, now: datetime) -> None:
+    """Raise if the horizon of a definition cannot be computed; nothing is read or written."""
+    ahead(definition, now=now)
+
+
 def _planned(definition: Definition, id: str, instant: datetime) -> Occurrence:
     return Occurrence(
         id=id,

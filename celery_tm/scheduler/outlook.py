@@ -10,28 +10,36 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from functools import partial
 
+from ..installation import Installation
 from ..store import agenda
 from ..store.agenda import Agenda
-from ..store.database import Database
+from ..store.rows import UNREADABLE
 
 SLOW = 0.03  # seconds; a look at living rows takes a few thousandths
 SHARE = 20  # whole looks that are slow take at most one twentieth of the time
 LONGEST = 10.0
+TABLES = ("tm_definition", "tm_job", "tm_occurrence")
 
 
 class Outlook:
     """What one beat sees ahead."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
         self._seen: Agenda | None = None
         self._whole_again_at = 0.0
 
     def look(self) -> Agenda:
         """Return what is next."""
         since, started = self._bound, time.monotonic()
-        self._seen = self._database.run(lambda tx: agenda.look(tx, since=since), alone=True)
+        without = {table: ids for table in TABLES if (ids := self._installation.skipped(table))}
+        work = partial(agenda.look, since=since, without=without)
+        try:
+            self._seen = self._installation.database.run(work, alone=not without)
+        except UNREADABLE:
+            self._seen = self._installation.database.run(partial(agenda.look_apart, without=without))
         took = time.monotonic() - started
         if since is None and took > SLOW:
             self._whole_again_at = time.monotonic() + min(took * SHARE, LONGEST)

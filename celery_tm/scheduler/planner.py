@@ -1,7 +1,8 @@
 """Turns definitions whose instant has come into occurrences and jobs, in bulk.
 
 A row lock makes one beat plan a definition at a time; the occurrence's id makes an instant decided once, whoever plans it.
-Everything about a batch of definitions is one transaction: a beat that dies in the middle has done nothing.
+Everything about a batch of definitions is one transaction: a beat that dies in the middle has done nothing. A definition
+that this process cannot read or plan is set aside here, and its row is left alone: another node may be able to.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ from ..domain.overlap import Active, Overlap, replaced_by
 from ..domain.planning import MAX_INSTANTS, Plan, job_of, occurrence_of, plan
 from ..domain.recovery import GRACE
 from ..domain.workflow import TASK
+from ..errors import OUT_OF_REACH, DatabaseBusy, DriverMissing, SchemaMissing, SchemaOutdated, TableInUse
 from ..installation import Installation
 from ..store import definitions, jobs, occurrences, settlement
+from ..store.batches import run_parts
 from ..store.database import Transaction
-from ..store.definitions import Broken
 from . import horizon, switching
 
 BATCH = 500
 ROUND = 5000  # instants decided in one transaction, shared among the definitions that are due
 FEWEST = 20  # of one definition, however many are due
-TRY_BROKEN_AGAIN = timedelta(minutes=5)
+APART = 0.2  # seconds of one round for definitions that could not be planned together; the next round goes on
+TABLE = "tm_definition"
+ON_TIME = "none"  # in place of a recovery policy
+# Of the database; everything else is about a row.
+OUTAGES = (*OUT_OF_REACH, SchemaMissing, SchemaOutdated, DriverMissing, TableInUse)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Say whether an error is about the database and not about a row; a row that others have locked is a row."""
+    return isinstance(error, OUTAGES) and not isinstance(error, DatabaseBusy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +59,9 @@ class Planner:
 
     def plan_due(self, *, limit: int = BATCH) -> Planned:
         """Decide due instants of up to `limit` definitions, the one that has waited longest first."""
-        plans, found = self.installation.database.run(lambda tx: self._plan(tx, limit))
+        plans, found = self._plan_together(limit)
         if plans:
+            self.installation.set_aside.discard(TABLE, *(made.definition.id for made in plans))
             self._tell(plans)
         more = found >= limit or any(not made.is_complete or made.definition.next_edit for made in plans)
         if not more:
@@ -59,17 +71,62 @@ class Planner:
     def catch_up(self, tx: Transaction, definition: Definition, *, now: datetime) -> Definition:
         """Decide all that is due of one locked definition, and return it as it stands afterwards."""
         # Not by next_run_at: of one that is catching up, that is when it was looked at, and the clock may have gone back.
-        while (due := definition.following) is not None and due <= now:
-            made = plan(definition, now=now, active=self._active(tx, [definition]).get(definition.id, Active()))
+        while (made := self._due_plan(tx, definition, now)) is not None:
             self._write(tx, [made], now)
             definition = switching.switched(self.installation, tx, made.after, now=now) if made.is_complete else made.after
+            if not made.decisions and definition is made.after:  # an edit whose time has come could not take over
+                break
         return definition
 
-    def _plan(self, tx: Transaction, limit: int) -> tuple[list[Plan], int]:
-        due, broken = definitions.lock_due(tx, limit=limit)
-        for row in broken:
-            self._set_aside(tx, row)
-        return self._decide(tx, due, tx.read_now()) if due else [], len(due) + len(broken)
+    def _due_plan(self, tx: Transaction, definition: Definition, now: datetime) -> Plan | None:
+        """Return the next decisions about a locked definition; None if nothing is due, or if nobody can say what is."""
+        if definition.problem is not None:
+            return None  # what is due stays so, until the definition can be read or is removed
+        due = definition.looked_at
+        if due is None or due > now:
+            return None
+        return plan(definition, now=now, active=self._active(tx, [definition]).get(definition.id, Active()))
+
+    def _plan_together(self, limit: int) -> tuple[list[Plan], int]:
+        """Plan a batch in one transaction; where that fails for another reason than an outage, find out by which row."""
+        database, skip = self.installation.database, self.installation.skipped(TABLE)
+        try:
+            return database.run(lambda tx: self._plan(tx, limit, skip))
+        except Exception as error:
+            if is_outage(error):
+                raise
+            ids = database.run(lambda tx: definitions.due_ids(tx, limit=limit, skip=skip))
+            if not ids:
+                raise
+            return self._plan_apart(ids), limit  # the next round goes on with what was not tried
+
+    def _plan_apart(self, ids: Sequence[str]) -> list[Plan]:
+        """Plan definitions that failed together in halves, down to the ones that fail alone: those are set aside."""
+        some = run_parts(
+            self.installation.database,
+            ids,
+            lambda tx, part: self._plan(tx, len(part), (), part)[0],
+            failed=self._failed_alone,
+            seconds=APART,
+        )
+        return [made for plans in some for made in plans]
+
+    def _failed_alone(self, id: str, error: Exception) -> None:
+        if is_outage(error):
+            raise error
+        self._set_aside(id, None, error)
+
+    def _plan(
+        self, tx: Transaction, limit: int, skip: Sequence[str], only: Sequence[str] | None = None
+    ) -> tuple[list[Plan], int]:
+        found = definitions.lock_due(tx, limit=limit, skip=skip, only=only)
+        due = []
+        for definition in found:
+            if (problem := definition.problem) is None:
+                due.append(definition)
+            else:
+                self._set_aside(definition.id, definition.name, problem)
+        return self._decide(tx, due, tx.read_now()) if due else [], len(found)
 
     def _since(self, now: datetime) -> datetime:
         """Return when this run of rounds began: what becomes due while it lasts is late, but not missed."""
@@ -89,7 +146,7 @@ class Planner:
                 owed = active.get(definition.id, Active())
                 plans.append(plan(definition, now=now, since=since, active=owed, limit=share))
             except Exception as error:  # one that cannot be planned, say for a zone this node lacks, must not stop others
-                self._set_aside(tx, Broken(id=definition.id, name=definition.name, error=str(error)))
+                self._set_aside(definition.id, definition.name, error)
         self._write(tx, plans, now)
         for made in plans:
             if made.is_complete:
@@ -100,10 +157,10 @@ class Planner:
         exclusive = [definition.id for definition in due if definition.overlap is not Overlap.ALLOW]
         return occurrences.count_active(tx, exclusive)
 
-    def _set_aside(self, tx: Transaction, broken: Broken) -> None:
-        """Leave a definition that cannot be planned alone for a while; its instants stay to be decided."""
-        definitions.postpone(tx, broken.id, TRY_BROKEN_AGAIN)
-        events.emit(self.installation.app, events.DefinitionBroken(name=broken.name, error=broken.error))
+    def _set_aside(self, id: str, name: str | None, error: BaseException | str) -> None:
+        """Leave a definition alone that this process cannot plan; its instants stay to be decided, here or elsewhere."""
+        if self.installation.skip_row(TABLE, id, error, name=name) and name is not None:
+            events.emit(self.installation.app, events.DefinitionBroken(name=name, error=str(error)))
 
     def _write(self, tx: Transaction, plans: Sequence[Plan], now: datetime) -> None:
         """Write what was decided; an instant that is in the ledger already is left as it is."""
@@ -147,6 +204,7 @@ class Planner:
                 definitions=len(plans),
                 running=running,
                 recovering=sum(decision.runs and decision.is_recovery for made in plans for decision in made.decisions),
+                by_recovery=_by_recovery(plans),
                 not_running=decided - running,
                 behind=behind,
             ),
@@ -155,3 +213,15 @@ class Planner:
         for made in plans:
             if made.definition.task not in app.tasks and made.definition.task != TASK:
                 events.emit_seldom(app, events.TaskUnknown(task=made.definition.task, name=made.definition.name))
+
+
+def _by_recovery(plans: Sequence[Plan]) -> dict[str, int]:
+    """Return how many runs were planned under each recovery policy; those on time under none."""
+    return dict(
+        Counter(
+            str(made.definition.recovery) if decision.is_recovery else ON_TIME
+            for made in plans
+            for decision in made.decisions
+            if decision.runs
+        )
+    )

@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from celery.beat import Scheduler as CeleryScheduler
 
 from .. import events
-from ..errors import RightMissing, TmError
+from ..errors import DatabaseBusy, RightMissing
 from ..installation import Installation, node_name
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
-from ..store import nodes
+from ..store import apps, nodes
 from ..store.agenda import Agenda
 from ..tracing import describe, span
 from .dispatcher import Dispatcher
-from .outage import Outages
+from .outage import Contact, Outages
 from .outlook import Outlook
-from .planner import Planner
-from .seeding import Seeder
-from .wakeup import Waiter, undisturbed, waiter_for
+from .planner import OUTAGES, Planner
+from .seeding import Seeder, origin_of
+from .wakeup import Waiter, Watchdog, undisturbed, waiter_for
 from .zones import ZoneWatch
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
-TICK_BUDGET = 5.0  # seconds of work after which a tick ends, so that Celery hears from beat
+TICK_BUDGET = 0.5  # seconds of work after which a tick ends, so that beat hears signals
 SEEN_EVERY = 10.0
+ADOPT_EVERY = 2.0  # a process that started before the first beat writes rows that name no app
 BREATH = 0.05
+LOCK_TIMEOUT = 0.05  # seconds that beat waits for a row which another transaction has locked
+STUCK_AFTER = 15.0  # seconds after which a round is reported: TICK_BUDGET and time for the last statement
+BUSY_FOR = 1.0  # seconds for which a part of the round that met such a row is left out at least
+BUSY_SHARE = 3  # and so many times as long as it took
+LONGEST_ABSENCE = 10.0  # seconds without a look at the database after which beat does not know what it has missed
 
 
 @dataclass(slots=True)
@@ -58,15 +67,22 @@ class Scheduler(CeleryScheduler):
     def setup_schedule(self) -> None:
         """Get ready. The database is first asked in `tick()`, where it may be away."""
         self.installation = Installation.of(self.app)
+        self.settings = self.installation.settings
+        self.installation.database.serve(lock_timeout=LOCK_TIMEOUT)
+        self.installation.database.serve_own_app()
         self.node = node_name("beat")
         self.planner = Planner(self.installation)
         self.dispatcher = Dispatcher(self.installation, self.node)
         self.outages = Outages(self.app)
-        self.outlook = Outlook(self.installation.database)
+        self.contact = Contact(lease=self.settings.tm_lease.total_seconds(), gap=self.poll_interval + LONGEST_ABSENCE)
+        self.watchdog = Watchdog(after=STUCK_AFTER)
+        self._busy_until: dict[str, float] = {}
+        self.outlook = Outlook(self.installation)
         self.waiter: Waiter = waiter_for(self.installation.database)
         self.seeder = Seeder(self.installation)
         self.zones = ZoneWatch(self.installation)
-        self._seen_at = 0.0
+        self._seen_at = self._adopt_at = 0.0
+        self._strays: frozenset[str] = frozenset()  # apps that nobody plans and claims for
         if self.installation.settings.port_of("beat") is not None:
             from ..metrics.serving import serve_beat
 
@@ -86,7 +102,7 @@ class Scheduler(CeleryScheduler):
 
     def _work_safely(self) -> float:
         try:
-            with undisturbed():
+            with undisturbed(), self.watchdog.watching():
                 return self.work()
         except Exception:  # an exception that leaves tick() would end beat
             logger.exception("a tick failed; beat goes on")
@@ -97,20 +113,62 @@ class Scheduler(CeleryScheduler):
         started, self._round = time.monotonic(), _Round()
         until = started + TICK_BUDGET
         try:
-            self._be_seen()
-            self.seeder.seed_once()
-            self.zones.check_once()
-            ahead = self.outlook.look()
+            self._unless_busy("its own row", self._be_seen)
+            self._safely("taking over rows that name no app", self._adopt)
+            self._safely("seeding beat_schedule", self.seeder.seed_some)
+            self._safely("looking up time zones", self.zones.check_once)
+            self._safely("looking after jobs that wait for a slot", self.dispatcher.relieve)
+            ahead = self._look()
             full = self._do(ahead, until) if ahead.seconds == 0 else False
             self.outages.over("database")
-            later = self.outlook.look() if ahead.seconds == 0 else ahead
+            later = self._look() if ahead.seconds == 0 else ahead
             self._tell(ahead, started)
-        except TmError as error:
+        except DatabaseBusy as error:
+            logger.warning("a round was not finished: %s", error)
+            return BUSY_FOR
+        except OUTAGES as error:
+            self.contact.broke()
             return self.outages.begun("database", str(error), anew=isinstance(error, RightMissing))
         wait = self.poll_interval if later.seconds is None else min(later.seconds, self.poll_interval)
         if wait == 0 and (full or later.same_due(ahead)):
             wait = BREATH  # there is no room for more, or somebody else holds what is due
         return max(wait, self.outages.pause("broker"))
+
+    def _look(self) -> Agenda:
+        """Return what is next; leases of running attempts are no matter while workers are given time to renew them."""
+        ahead = self.outlook.look()
+        self.contact.made()
+        return ahead.sparing_running() if self.contact.spares_running else ahead
+
+    def _unless_busy(self, part: str, action: Callable[[], T]) -> T | None:
+        """Do a part of the round; one that waited for a lock of another transaction is left out for a while.
+
+        For three times as long as it took: on MySQL each wait takes a second, and the other parts are not to wait as well.
+        """
+        began, met = time.monotonic(), self.installation.database.times_busy
+        if began < self._busy_until.get(part, 0.0):
+            return None
+        done, pause = None, 0.0
+        try:
+            done = action()
+        except DatabaseBusy as error:
+            logger.warning("beat passes over %s for a moment: %s", part, error)
+            pause = BUSY_FOR
+        if self.installation.database.times_busy > met:
+            now = time.monotonic()
+            self._busy_until[part] = now + max(pause, BUSY_SHARE * (now - began))
+        return done
+
+    def _safely(self, part: str, action: Callable[[], T]) -> T | None:
+        """Do a part of a round; only an outage of the database ends the round, and a part that fails is left out a while."""
+        try:
+            return self._unless_busy(part, action)
+        except OUTAGES:
+            raise
+        except Exception:
+            logger.exception("%s failed; beat goes on", part)
+            self._busy_until[part] = time.monotonic() + max(self.poll_interval, BUSY_FOR)
+        return None
 
     def _do(self, ahead: Agenda, until: float) -> bool:
         """Do what is due, and say whether there is no room for more."""
@@ -118,9 +176,9 @@ class Scheduler(CeleryScheduler):
             full = self._plan_and_dispatch(ahead, until)
             if ahead.is_due(ahead.lease_at):
                 with span("sweep"):
-                    self._sweep()
+                    self._safely("sweeping", self._sweep)
             if ahead.is_due(ahead.deadline_at):
-                self._reap()
+                self._safely("reaping", self._reap)
             describe(**asdict(self._round))
         return full
 
@@ -132,10 +190,13 @@ class Scheduler(CeleryScheduler):
         while planning or dispatching:
             if planning:
                 with span("plan"):
-                    planned = self.planner.plan_due()
-                planning = planned.more
-                self._round.planned += planned.definitions
-            dispatching, full = self._dispatch(turns=turns)
+                    planned = self._safely("planning", self.planner.plan_due)
+                planning = planned is not None and planned.more
+                self._round.planned += planned.definitions if planned is not None else 0
+            done = self._safely("keys", partial(self._dispatch, turns=True)) if turns else None
+            if done is None:  # jobs that need no slot wait for nobody's concurrency key
+                done = self._safely("dispatch", partial(self._dispatch, turns=False)) or (False, False)
+            dispatching, full = done
             dispatching = dispatching or planning
             if time.monotonic() >= until:
                 break
@@ -156,21 +217,34 @@ class Scheduler(CeleryScheduler):
             self.outlook.begin_anew()
         elif done.sent:
             self.outages.over("broker")
-        more = done.expanded > 0 or done.claimed >= self.installation.settings.tm_claim_batch
-        return not done.error and more, done.full
+        return not done.error and (done.expanded > 0 or done.more), done.full
 
     def _sweep(self) -> None:
-        batch = self.installation.settings.tm_claim_batch
-        swept = sweep(self.installation.database, default=self.installation.default_policy, limit=batch)
+        batch, default = self.settings.tm_claim_batch, self.installation.default_policy
+        running = self._may_sweep_running()
+        database, aside = self.installation.database, self.installation
+        swept = sweep(
+            database, default=default, limit=batch, running=running, aside=aside,
+            dispatch_lease=self.settings.tm_dispatch_lease,
+        )  # fmt: skip
         if not len(swept):
             return
         self.outlook.begin_anew()
         self._round.swept += len(swept)
-        event = events.JobsSwept(redispatched=len(swept.redispatched), orphaned=len(swept.orphaned))
+        lost = len(swept.orphaned) - swept.stale
+        event = events.JobsSwept(redispatched=len(swept.redispatched), orphaned=lost, stale=swept.stale)
         events.emit(self.app, event, verbose=True)
 
+    def _may_sweep_running(self) -> bool:
+        """Say whether an ended lease means that its worker is gone: not if the server itself has just been started."""
+        up_for = self.installation.database.up_for()
+        if up_for is not None and up_for < self.settings.tm_lease.total_seconds():
+            self.contact.spare_for(self.settings.tm_lease.total_seconds() - up_for)
+        return not self.contact.spares_running
+
     def _reap(self) -> None:
-        self._round.swept += len(reap(self.installation.database, limit=self.installation.settings.tm_claim_batch))
+        batch, aside = self.settings.tm_claim_batch, self.installation
+        self._round.swept += len(reap(self.installation.database, limit=batch, aside=aside))
 
     def _tell(self, ahead: Agenda, started: float) -> None:
         """Tell of the round, if anybody wants to hear of each."""
@@ -181,11 +255,49 @@ class Scheduler(CeleryScheduler):
         events.emit(self.app, events.TickDone(seconds=time.monotonic() - started, lag=lag, **done))
 
     def _be_seen(self) -> None:
+        """Note every few seconds that this beat is alive, and warn of rows that have no beat."""
         if time.monotonic() - self._seen_at < SEEN_EVERY:
             return
+        if not self._seen_at:
+            self._safely("looking for other nodes", self._mistrust_silence)
+        self._seen_at = time.monotonic()
+        self._safely("noting that this beat is alive", self._sign_on)
+        self._safely("looking for rows without a beat", self._warn_of_strays)
+
+    def _sign_on(self) -> None:
         age = timedelta(seconds=time.monotonic() - self.started)
         self.installation.database.run(lambda tx: nodes.see(tx, self.node, "beat", started_ago=age))
-        self._seen_at = time.monotonic()
+
+    def _adopt(self) -> None:
+        """Take over rows that name no app, while there is time."""
+        started = time.monotonic()
+        if started < self._adopt_at:
+            return
+        while self.installation.database.run(lambda tx: apps.adopt(tx, origin=origin_of(self.app), tasks=self.app.tasks)):
+            if time.monotonic() >= started + TICK_BUDGET:
+                return  # the others in the next round
+        self._adopt_at = started + ADOPT_EVERY
+
+    def _warn_of_strays(self) -> None:
+        """Register this app, and warn of jobs and definitions whose app has no beat."""
+        database = self.installation.database
+        database.run(apps.register)
+        self._adopt()  # rows that name no app are no strays while this app may take them
+        strays = database.run(apps.strays)
+        if strays - self._strays:
+            logger.warning(
+                "jobs or definitions of the apps %s wait, and no beat of theirs is running; start it, set tm_app where they "
+                "are written, or move them with `celery tm take-over NAME`",
+                ", ".join(map(repr, sorted(strays))),
+            )
+        self._strays = strays
+
+    def _mistrust_silence(self) -> None:
+        """Spare running attempts where no node has been seen for a while: this beat may begin right after an outage."""
+        with self.installation.database.transaction(write=False) as tx:
+            silence = nodes.silence(tx)
+        if silence is not None and silence > 2 * SEEN_EVERY:
+            self.contact.spare_for(self.settings.tm_lease.total_seconds())
 
     @property
     def poll_interval(self) -> float:

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from .. import events
 from ..domain.definition import Definition, edited
-from ..errors import TmError
 from ..installation import Installation
 from ..store import audit, calendars, definitions, versions
 from ..store.database import Transaction
@@ -20,10 +19,12 @@ def switched(installation: Installation, tx: Transaction, definition: Definition
     if edit is None or now < edit.after:
         return definition
     plain = replace(definition, next_edit=None)
-    known = calendars.entries(tx, set(edit.values.get("calendars") or ()))
+    named = edit.values.get("calendars")
+    known = calendars.entries(tx, {name for name in named if isinstance(name, str)} if isinstance(named, list) else ())
     try:
         after = edited(plain, values=edit.values, now=edit.after, actor=edit.actor, calendars=known)
-    except TmError as error:  # it was checked when it was made; a calendar or a kind may be gone since
+        horizon.check(after, now=now)
+    except Exception as error:  # it was checked when it was made; a calendar, a kind or a package may be gone since
         events.emit(installation.app, events.DefinitionBroken(name=definition.name, error=f"its edit was dropped: {error}"))
         after = replace(plain, version=plain.version + 1, updated_at=now)
     if not definitions.save(tx, after, version=definition.version):

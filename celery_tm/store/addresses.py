@@ -31,6 +31,17 @@ def read_url(text: str) -> URL:
     return url
 
 
+def read_preparation(url: URL) -> tuple[URL, bool | None]:
+    """Return a URL without `?prepare_threshold=0`, and False if it has it: statements are not to be prepared."""
+    found = url.query.get("prepare_threshold")
+    if found is None:
+        return url, None
+    if str(found).lower() not in ("0", "none"):
+        problem = f"prepare_threshold={found} is not 0 or none"
+        raise InvalidValue("tm_database_url", problem, "use ?prepare_threshold=0 for a pooler, or leave it out")
+    return url.difference_update_query(["prepare_threshold"]), False
+
+
 _EXAMPLE = "use e.g. 'sqlite:///celery_tm.db', 'postgresql://user@host/db' or 'mysql://user@host/db'"
 
 

@@ -30,19 +30,19 @@ from sqlalchemy.dialects import postgresql
 
 from ..domain.execution import MAX_MESSAGE, Outcome, cut
 from ..domain.facts import Closed, Ended
-from ..domain.ids import execution_id
 from ..domain.job import Job, Source
 from ..domain.occurrence import OccurrenceState
+from ..domain.scope import refs_of
 from . import tables
 from .clocks import Clock, ahead
 from .conditions import IS_OWED, IS_RUNNING
 from .database import Transaction
-from .dialects import Dialect
+from .dialect_base import Dialect
 from .given import as_texts, given_array, given_rows, storable
 from .prepared import Prepared
 from .types import Duration
 
-job, execution, key, occurrence = tables.job, tables.execution, tables.key, tables.occurrence
+job, execution, key, occurrence, scope = tables.job, tables.execution, tables.key, tables.occurrence, tables.scope
 # What a record has from its job's row; the row knows best when the attempt began, and where.
 COPIED: Mapping[str, Column[Any]] = {
     "job": job.c.id,
@@ -55,7 +55,11 @@ COPIED: Mapping[str, Column[Any]] = {
     "started_at": job.c.claimed_at,
     "worker": job.c.claimed_by,
     "actor": job.c.actor,
+    "dedupe_key": job.c.dedupe_key,
+    "scope": job.c.scope,
+    "run_at": job.c.run_at,
 }
+REF_LISTS = ("ref_jobs", "ref_names", "ref_values")  # the references of all jobs, by job
 
 
 def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bool:
@@ -65,12 +69,15 @@ def is_single(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) -> bo
 
 def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
     """Write a success. False: the lease was lost, and nothing was written."""
-    values = {"job_id": one.id, **claim_of(one), "execution_": execution_id(one.id, one.attempt)}
+    values = {"job_id": one.id, **claim_of(one), "execution_": one.execution_id}
     values["message_"] = cut(message, MAX_MESSAGE)
     if one.dedupe_key is not None:
         values |= {"result_": result, "keep_key_": keep_key}
-    statement = _success(keeps_key=one.dedupe_key is not None, ends_occurrence=one.occurrence is not None)
-    if not tx.run(statement, **values):
+    refs = _refs([one])
+    statement = _success(
+        keeps_key=one.dedupe_key is not None, ends_occurrence=one.occurrence is not None, has_scope=bool(refs)
+    )
+    if not tx.run(statement, **values, **refs):
         return False
     tx.tell(Ended(one, Outcome.SUCCEEDED, message))
     if one.occurrence is not None:
@@ -79,13 +86,15 @@ def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | Non
 
 
 @cache
-def _success(*, keeps_key: bool, ends_occurrence: bool) -> Prepared:
+def _success(*, keeps_key: bool, ends_occurrence: bool, has_scope: bool) -> Prepared:
     def build(_: Dialect, clock: Clock) -> Executable:
         gone = take(job.c.id == bindparam("job_id"))
         id = bindparam("execution_", type_=String)
         also = [record(gone, id, bindparam("message_", type_=String), clock)]
         if keeps_key:
             also.append(keep(gone, id, bindparam("result_", type_=String), clock))
+        if has_scope:
+            also.append(_index(gone, also[0], id, clock))
         if ends_occurrence:
             also.append(_completed(gone, clock))
         return select(gone.c.id).add_cte(*also)
@@ -101,13 +110,15 @@ def succeed_all(tx: Transaction, done: Sequence[tuple[Job, str | None, str | Non
     keeps_keys = any(one.dedupe_key is not None for one, _, _ in done)
     lists: dict[str, list[Any]] = {
         "ids": [one.id for one, _, _ in done],
-        "executions": [execution_id(one.id, one.attempt) for one, _, _ in done],
+        "executions": [one.execution_id for one, _, _ in done],
         "messages": [message and storable(cut(message, MAX_MESSAGE)) for _, _, message in done],
     }
     if keeps_keys:
         lists["results"] = [result for _, result, _ in done]
     values = as_texts(lists) | ({"keep_key_": keep_key} if keeps_keys else {})
-    held = {row[0] for row in tx.run(_successes(keeps_keys=keeps_keys), **claim_of(done[0][0]), **values)}
+    refs = _refs([one for one, _, _ in done])
+    statement = _successes(keeps_keys=keeps_keys, has_scopes=bool(refs))
+    held = {row[0] for row in tx.run(statement, **claim_of(done[0][0]), **values, **refs)}
     for one, _, message in done:
         if one.id in held:
             tx.tell(Ended(one, Outcome.SUCCEEDED, message))
@@ -115,7 +126,7 @@ def succeed_all(tx: Transaction, done: Sequence[tuple[Job, str | None, str | Non
 
 
 @cache
-def _successes(*, keeps_keys: bool) -> Prepared:
+def _successes(*, keeps_keys: bool, has_scopes: bool) -> Prepared:
     lists = ("ids", "executions", "messages", "results") if keeps_keys else ("ids", "executions", "messages")
 
     def build(_: Dialect, clock: Clock) -> Executable:
@@ -125,6 +136,8 @@ def _successes(*, keeps_keys: bool) -> Prepared:
         also = [record(gone, given.c.executions, given.c.messages, clock, told)]
         if keeps_keys:
             also.append(keep(gone, given.c.executions, given.c.results, clock, told))
+        if has_scopes:
+            also.append(_index(gone, also[0], given.c.executions, clock, told))
         return select(gone.c.id).add_cte(*also)
 
     return Prepared(build, returns=[job.c.id])
@@ -139,7 +152,7 @@ def take(chosen: ColumnElement[bool]) -> CTE:
     """Take the rows of attempts that are still ours; nothing else is written for any other."""
     mine = (job.c.attempt == bindparam("attempt_"), job.c.claimed_by == bindparam("worker_"))
     held = delete(job).where(chosen, *mine, IS_RUNNING, IS_OWED)
-    return held.returning(*COPIED.values(), job.c.dedupe_key, job.c.keep_key).cte("gone")
+    return held.returning(*COPIED.values(), job.c.keep_key).cte("gone")
 
 
 def record(gone: CTE, id: Any, message: Any, clock: Clock, told: Any = None) -> CTE:
@@ -162,11 +175,28 @@ def keep(gone: CTE, id: Any, result: Any, clock: Clock, told: Any = None) -> CTE
         "result": result,
         "done_at": clock.now,
         "kept_until": ahead(clock.now, kept_for),
+        "outcome": literal(Outcome.SUCCEEDED.value),
     }
     rows = select(*stated.values()).select_from(gone if told is None else told).where(gone.c.dedupe_key.is_not(None))
     kept = postgresql.insert(key).from_select(list(stated), rows)
     newer = {name: kept.excluded[name] for name in stated if name not in ("task", "key")}
     return kept.on_conflict_do_update(index_elements=["task", "key"], set_=newer).returning(key.c.job).cte("kept")
+
+
+def _refs(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return the references of jobs as parameters; nothing where none has a scope."""
+    found = [(one.id, *ref) for one in jobs if one.scope for ref in refs_of(one.scope)]
+    return as_texts(dict(zip(REF_LISTS, zip(*found, strict=True), strict=True))) if found else {}
+
+
+def _index(gone: CTE, recorded: CTE, id: Any, clock: Clock, told: Any = None) -> CTE:
+    """Write by what references the executions are found that were recorded just now."""
+    refs = given_rows((Column(name, Text) for name in REF_LISTS), name="refs")
+    source = (gone if told is None else told).join(refs, refs.c.ref_jobs == gone.c.id)
+    source = source.join(recorded, recorded.c.id == id)
+    rows = select(refs.c.ref_names, refs.c.ref_values, clock.now, recorded.c.id).select_from(source)
+    indexed = postgresql.insert(scope).from_select(["name", "value", "completed_at", "execution"], rows)
+    return indexed.on_conflict_do_nothing().cte("indexed")
 
 
 def _completed(gone: CTE, clock: Clock) -> CTE:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, func, or_, select, type_coerce, update
+from sqlalchemy.types import NullType
 
+from ..domain.codec import decode, encode
 from ..domain.definition import COLUMNS, Definition, Standing
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
 from ..domain.workflow import Mode, Strategy
-from ..errors import InvalidValue
 from . import calendars, tables
 from .database import Transaction
+from .exclusions import leave_out
+from .rows import UNREADABLE
+from .types import Instant
 
 definition = tables.definition
 # What planning moves; everything else is a person's to change.
@@ -25,8 +29,19 @@ MOVED = (
 )  # fmt: skip
 
 
-FILL = {name: vars(Definition)[name].__set__ for name in (*COLUMNS, "closed")}
+FILL = {name: vars(Definition)[name].__set__ for name in (*COLUMNS, "closed", "unread")}
 SLOTS = [FILL[column.name] for column in definition.columns]  # in the order in which a row has them
+NAMES = [column.name for column in definition.columns]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # in place of an instant that must be there and cannot be read
+WORDS: Mapping[str, Callable[[Any], Any]] = {
+    "gap": Gap, "fold": Fold, "overlap": Overlap, "recovery": Recovery, "mode": Mode, "failure_strategy": Strategy,
+}  # fmt: skip
+LISTS: Mapping[str, type] = {
+    "excluded": tuple,
+    "calendars": tuple,
+    "groups": tuple,
+    "options": dict,
+}  # empty where the row has NULL
 
 
 STANDING = case(
@@ -37,36 +52,25 @@ STANDING = case(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Broken:
-    """A definition that this release cannot read or plan."""
+def lock_due(
+    tx: Transaction, *, limit: int, skip: Sequence[str] = (), only: Sequence[str] | None = None
+) -> list[Definition]:
+    """Lock and return definitions with an instant to decide, the most overdue first.
 
-    id: str
-    name: str
-    error: str
-
-
-def lock_due(tx: Transaction, *, limit: int) -> tuple[list[Definition], list[Broken]]:
-    """Lock and return definitions with an instant to decide, the most overdue first, and those that cannot be read.
-
-    The lock makes one beat plan a definition at a time; what others hold is passed over.
+    The lock makes one beat plan a definition at a time; what others hold is passed over. `skip` are ids that this process
+    cannot handle, `only` the ids that may be returned. Some may be unreadable: they have a `problem`.
     """
-    query = select(definition).where(definition.c.next_run_at <= tx.now).order_by(definition.c.next_run_at).limit(limit)
-    rows = tx.execute(tx.dialect.locked(query)).all()
-    closed = _closed(tx, rows)
-    due: list[Definition] = []
-    broken: list[Broken] = []
-    for row in rows:
-        try:
-            due.append(read_definition(row, closed))
-        except ValueError as error:  # written by a newer release, or by hand
-            broken.append(Broken(id=row.id, name=row.name, error=str(error)))
-    return due, broken
+    query = select(definition).where(definition.c.app == tx.app, definition.c.next_run_at <= tx.now)
+    query = leave_out(tx, query.order_by(definition.c.next_run_at), definition.c.id, skip, limit=limit).limit(limit)
+    query = query.where(definition.c.id.in_(list(only))) if only is not None else query
+    return _read_all(tx, tx.dialect.locked(query))
 
 
-def postpone(tx: Transaction, id: str, delay: timedelta) -> None:
-    """Look at a definition again after a while."""
-    tx.execute(update(definition).where(definition.c.id == id).values(next_run_at=tx.later(delay)))
+def due_ids(tx: Transaction, *, limit: int, skip: Sequence[str] = ()) -> list[str]:
+    """Return the ids of definitions with an instant to decide, the most overdue first."""
+    query = select(definition.c.id).where(definition.c.app == tx.app, definition.c.next_run_at <= tx.now)
+    query = leave_out(tx, query.order_by(definition.c.next_run_at), definition.c.id, skip, limit=limit)
+    return list(tx.execute(query.limit(limit)).scalars())
 
 
 def advance(tx: Transaction, moved: Sequence[Definition]) -> None:
@@ -76,14 +80,23 @@ def advance(tx: Transaction, moved: Sequence[Definition]) -> None:
 
 def add(tx: Transaction, value: Definition) -> bool:
     """Insert a definition; False if its name is taken."""
-    return tx.insert_new(definition, {name: getattr(value, name) for name in COLUMNS})
+    return tx.insert_new(definition, {name: getattr(value, name) for name in COLUMNS} | {"app": value.app or tx.app})
 
 
 def save(tx: Transaction, value: Definition, *, version: int) -> bool:
-    """Overwrite a definition that is still at `version`; False if somebody was faster."""
-    values = {name: getattr(value, name) for name in COLUMNS if name not in ("id", "created_at", "created_by")}
+    """Overwrite a definition that is still at `version`; False if somebody was faster.
+
+    Columns that this release cannot read stay as they are.
+    """
+    kept = ("id", "app", "created_at", "created_by", *value.unread)
+    values = {name: getattr(value, name) for name in COLUMNS if name not in kept}
     same = (definition.c.id == value.id, definition.c.version == version)
     return tx.execute(update(definition).where(*same).values(values)).rowcount == 1
+
+
+def declare(tx: Transaction, value: Definition) -> None:
+    """Write what files and code declared about a locked definition, and nothing else of it."""
+    tx.execute(update(definition).where(definition.c.id == value.id).values(declared=value.declared))
 
 
 def pause(tx: Transaction, value: Definition, *, version: int) -> bool:
@@ -97,7 +110,17 @@ def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None
     """Return the definition of this name."""
     if not name.isprintable():  # no definition is called that, and some databases refuse the question
         return None
-    return _first(tx, definition.c.name == name, lock=lock)
+    return _first(tx, and_(definition.c.app == tx.app, definition.c.name == name), lock=lock)
+
+
+def find_all(tx: Transaction, wanted: Sequence[str]) -> list[Definition]:
+    """Return the definitions that have one of these names."""
+    parts = (wanted[start : start + 500] for start in range(0, len(wanted), 500))
+    return [one for part in parts for one in _read_all(tx, _named(tx, part))]
+
+
+def _named(tx: Transaction, names: Sequence[str]) -> Select[Any]:
+    return select(definition).where(definition.c.app == tx.app, definition.c.name.in_(names))
 
 
 def find_by_id(tx: Transaction, id: str, *, lock: bool = False) -> Definition | None:
@@ -109,7 +132,7 @@ def _first(tx: Transaction, condition: Any, *, lock: bool) -> Definition | None:
     query = select(definition).where(condition)
     if lock and tx.dialect.skips_locked:
         query = query.with_for_update()
-    found = _read_all(tx, tx.execute(query).all())
+    found = _read_all(tx, query)
     return found[0] if found else None
 
 
@@ -128,8 +151,10 @@ def select_definitions(
     """Return definitions by name: of a group, of an origin, those after a name; `search` is a part of a name or a task."""
     if any(text is not None and not text.isprintable() for text in (group, after)):
         return []
-    query = select(definition).order_by(definition.c.name).limit(limit)
-    for column, wanted in ((definition.c.group, group), (definition.c.origin, origin), (definition.c.task, task)):
+    query = select(definition).where(definition.c.app == tx.app).order_by(definition.c.name).limit(limit)
+    if group is not None:
+        query = query.where(or_(definition.c.group == group, _has_group(tx, group)))
+    for column, wanted in ((definition.c.origin, origin), (definition.c.task, task)):
         if wanted is not None:
             query = query.where(column == wanted)
     if after is not None:
@@ -140,14 +165,43 @@ def select_definitions(
         query = query.where(or_(*(c.icontains(search, autoescape=True) for c in (definition.c.name, definition.c.task))))
     if standing is not None:
         query = query.where(STANDING.in_([standing.value]))
-    return _read_all(tx, tx.execute(query).all())
+    found = _read_all(tx, query)
+    return found if group is None else [one for one in found if group in (one.group, *one.groups)]
+
+
+def _has_group(tx: Transaction, group: str) -> ColumnElement[bool]:
+    """Return the condition that a group is among several; to the letter, which LIKE is not everywhere."""
+    find = func.strpos if tx.dialect.name == "postgresql" else func.instr
+    return and_(
+        definition.c.groups.is_not(None), find(type_coerce(definition.c.groups, Text), encode(group, field="group")) > 0
+    )
+
+
+def select_conflicting(tx: Transaction, *, limit: int) -> list[Definition]:
+    """Return definitions about which a file or the code and a person may disagree."""
+    noted = type_coerce(definition.c.declared, Text).contains('"conflicts"')
+    query = select(definition).where(definition.c.app == tx.app, definition.c.retired_at.is_(None), noted)
+    return _read_all(tx, query.order_by(definition.c.name).limit(limit))
 
 
 def count_by_group(tx: Transaction) -> dict[str, int]:
-    """Return how many definitions each group has, by its name."""
-    group = definition.c.group
-    query = select(group, func.count()).where(group.is_not(None)).group_by(group).order_by(group)
-    return {row[0]: row[1] for row in tx.execute(query)}
+    """Return how many definitions each group has, by its name; one that is in several counts for each."""
+    group, every = definition.c.group, type_coerce(definition.c.groups, Text)
+    mine = select(group, every, func.count()).where(definition.c.app == tx.app, group.is_not(None)).group_by(group, every)
+    found: Counter[str] = Counter()
+    for first, text, count in tx.execute(mine):
+        for name in _groups(first, text):
+            found[name] += count
+    return dict(sorted(found.items()))
+
+
+def _groups(first: str, text: str | None) -> Sequence[str]:
+    """Return the groups of a row; what an older release or a person wrote besides does not count."""
+    try:
+        every = decode(text) if text else []
+    except ValueError:
+        every = []
+    return every if isinstance(every, list) and every[:1] == [first] else [first]
 
 
 def select_using(tx: Transaction, calendar: str) -> list[Definition]:
@@ -155,22 +209,26 @@ def select_using(tx: Transaction, calendar: str) -> list[Definition]:
     query = select(definition).where(definition.c.calendars.is_not(None)).order_by(definition.c.name)
     if tx.dialect.skips_locked:
         query = query.with_for_update()
-    rows = [row for row in tx.execute(query) if calendar in (row.calendars or ())]
-    return _read_all(tx, rows)
+    return [one for one in _read_all(tx, query) if calendar in one.calendars]
 
 
-def select_by_id(tx: Transaction, *, after: str, limit: int) -> list[Definition]:
-    """Return definitions in local time zones by id, those after an id: to walk over all of them in steps."""
-    query = select(definition).where(definition.c.id > after, definition.c.timezone != "UTC").order_by(definition.c.id)
-    query = query.where(definition.c.retired_at.is_(None)).limit(limit)
-    if tx.dialect.skips_locked:
-        query = query.with_for_update()
-    return _read_all(tx, tx.execute(query).all())
+def local_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
+    """Return ids of definitions in local time zones, those after an id: to walk over all of them in steps."""
+    query = select(definition.c.id).where(
+        definition.c.id > after, definition.c.timezone != "UTC", definition.c.app == tx.app
+    )
+    query = query.where(definition.c.retired_at.is_(None)).order_by(definition.c.id).limit(limit)
+    return list(tx.execute(query).scalars())
+
+
+def lock_free(tx: Transaction, ids: Sequence[str]) -> list[Definition]:
+    """Lock and return those of these definitions that nobody else has locked."""
+    return _read_all(tx, tx.dialect.locked(select(definition).where(definition.c.id.in_(list(ids))))) if ids else []
 
 
 def names(tx: Transaction) -> list[str]:
     """Return all names, for suggestions."""
-    return list(tx.execute(select(definition.c.name).limit(10_000)).scalars())
+    return list(tx.execute(select(definition.c.name).where(definition.c.app == tx.app).limit(10_000)).scalars())
 
 
 def names_of(tx: Transaction, ids: Collection[str]) -> dict[str, str]:
@@ -184,31 +242,79 @@ def remove(tx: Transaction, id: str) -> bool:
     return tx.execute(definition.delete().where(definition.c.id == id)).rowcount == 1
 
 
-def _read_all(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Definition]:
-    closed = _closed(tx, rows)
-    return [read_definition(row, closed) for row in rows]
+def _read_all(tx: Transaction, query: Select[Any]) -> list[Definition]:
+    """Return the definitions that a query finds; one that cannot be read says so in `unread`, and the others are whole."""
+    try:
+        rows: Sequence[tuple[Sequence[Any], Mapping[str, str]]] = [(row, {}) for row in tx.execute(query).all()]
+    except UNREADABLE:  # a column that is no JSON, or no instant: by whom, is not told
+        rows = [_apart(tx, row) for row in _raw(tx, query)]
+    closed = _closed(tx, (dict(zip(NAMES, row, strict=True)).get("calendars") for row, _ in rows))
+    return [read_definition(row, closed, unread) for row, unread in rows]
 
 
-def _closed(tx: Transaction, rows: Iterable[Row[Any]]) -> Mapping[str, tuple[str, ...]]:
-    return calendars.entries(tx, {name for row in rows for name in row.calendars or ()})
+def _raw(tx: Transaction, query: Select[Any]) -> Sequence[Row[Any]]:
+    """Return rows as the driver gives them; instants as text, for it may have no value for them (`infinity`)."""
+    as_text = tx.dialect.name == "postgresql"
+    columns = [
+        (cast(column, Text) if as_text and isinstance(column.type, Instant) else type_coerce(column, NullType())).label(
+            column.name
+        )
+        for column in definition.columns
+    ]
+    return tx.execute(query.with_only_columns(*columns)).all()
 
 
-def read_definition(row: Row[Any], closed: Mapping[str, tuple[str, ...]]) -> Definition:
-    """Return a row as a value; `closed` is what the calendars it names say."""
+def _apart(tx: Transaction, row: Row[Any]) -> tuple[Sequence[Any], Mapping[str, str]]:
+    """Return the values of a row, read one by one, and why some of them cannot be read."""
+    values, unread = [], dict[str, str]()
+    dialect, is_postgresql = tx.connection.dialect, tx.dialect.name == "postgresql"
+    for column, given in zip(definition.columns, row, strict=True):
+        read = column.type.dialect_impl(dialect).result_processor(dialect, None)
+        try:
+            given = (
+                datetime.fromisoformat(given)
+                if is_postgresql and given is not None and isinstance(column.type, Instant)
+                else given
+            )
+            values.append(read(given) if read is not None else given)
+        except UNREADABLE as error:
+            unread[column.name] = str(error) or type(error).__name__
+            values.append(EPOCH if not column.nullable and column.name.endswith(("_at", "_until")) else None)
+    return values, unread
+
+
+def _closed(tx: Transaction, named: Iterable[Any]) -> Mapping[str, tuple[str, ...]]:
+    wanted = {name for names in named if isinstance(names, (list, tuple)) for name in names if isinstance(name, str)}
+    return calendars.entries(tx, wanted)
+
+
+def read_definition(
+    row: Sequence[Any], closed: Mapping[str, tuple[str, ...]], unread: Mapping[str, str] | None = None
+) -> Definition:
+    """Return a row as a value; `closed` is what the calendars it names say. What cannot be read is in its `unread`."""
     value = object.__new__(Definition)  # filled slot by slot, see `jobs.read_job`
     for fill, given in zip(SLOTS, row, strict=True):
         fill(value, given)
-    FILL["gap"](value, Gap(row.gap))
-    FILL["fold"](value, Fold(row.fold) if row.fold else None)
-    FILL["overlap"](value, Overlap(row.overlap))
-    FILL["recovery"](value, Recovery(row.recovery))
-    FILL["excluded"](value, tuple(row.excluded or ()))
-    FILL["calendars"](value, tuple(row.calendars or ()))
-    FILL["options"](value, row.options or {})
-    FILL["mode"](value, Mode(row.mode))
-    FILL["failure_strategy"](value, Strategy(row.failure_strategy) if row.failure_strategy else None)
+    wrong = dict(unread or {})
+    for name, word in WORDS.items():
+        if (given := getattr(value, name)) is not None:
+            try:
+                FILL[name](value, word(given))
+            except ValueError as error:  # written by a newer release, or by hand
+                wrong[name] = str(error)
+    for name, kind in LISTS.items():
+        given = getattr(value, name)
+        if not isinstance(given, (list, tuple) if kind is tuple else Mapping):
+            wrong |= {} if given is None else {name: f"{type(given).__name__} where a {kind.__name__} belongs"}
+            given = ()
+        FILL[name](value, kind(given))
     for name in value.calendars:
         if name not in closed:
-            raise InvalidValue("calendars", f"the calendar {name!r} of {row.name!r} is gone", "set it again")
-    FILL["closed"](value, {name: closed[name] for name in value.calendars})
+            wrong["calendars"] = f"the calendar {name!r} of {value.name!r} is gone or cannot be read; set it again"
+    if value.groups[:1] != (value.group,):  # an older release has changed the group, and knows only one
+        FILL["groups"](value, ())
+    if not isinstance(value.declared, Mapping):  # only a note about files: a damaged one stops no planning
+        FILL["declared"](value, None)
+    FILL["closed"](value, {name: closed.get(name, ()) for name in value.calendars})
+    FILL["unread"](value, wrong)
     return value

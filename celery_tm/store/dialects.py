@@ -1,12 +1,11 @@
-"""What the databases do differently, in one place: clocks, upserts, locks and rows given back by an UPDATE."""
+"""PostgreSQL, MySQL and SQLite: what each does in its own way. What they have in common is `store.dialect_base`."""
 
 from __future__ import annotations
 
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -15,7 +14,6 @@ from sqlalchemy import (
     Table,
     TableValuedAlias,
     any_,
-    bindparam,
     column,
     func,
     literal,
@@ -24,134 +22,58 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from .clocks import Clock, GivenClock, MySQLClock, PostgreSQLClock
+from .clocks import MySQLClock, PostgreSQLClock
 from .denials import Lacking, denied_by_mysql, denied_by_postgresql
+from .dialect_base import LONGEST_BUSY, NOTICING, SERVING_BUSY, Dialect, Manner, Moment
 from .types import Duration, Microseconds
 
-Moment = datetime | ColumnElement[datetime]
-# How the kernel finds out that the other side is gone: asked after 10 idle seconds, then every 5, given up after 25 in all.
-_WISHES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-NOTICING = {getattr(socket, name): value for name, value in _WISHES.items() if hasattr(socket, name)}
-
-
-class Dialect(ABC):
-    """The ways of one kind of database."""
-
-    name: ClassVar[str]
-    extra: ClassVar[str]
-    gives_back_updates: ClassVar[bool] = True
-    skips_locked: ClassVar[bool] = True
-    is_server: ClassVar[bool] = True
-    # InnoDB deadlocks when several transactions insert and delete the same unique key at once.
-    asks_key_first: ClassVar[bool] = False
-    # Whether a statement outside a transaction commits by itself, so that a single one costs one round trip.
-    commits_alone: ClassVar[bool] = True
-    # Whether one statement can change several tables.
-    changes_many: ClassVar[bool] = False
-    # Whether a statement can take a table of values in a few parameters (`store.given`).
-    takes_tables: ClassVar[bool] = False
-    clock: ClassVar[type[Clock]] = GivenClock
-
-    def __init__(self, driver: str = "") -> None:
-        # Statements go straight to a driver, past SQLAlchemy, only where it is one that we bring and test.
-        self.goes_direct = driver in ("psycopg", "pymysql", "pysqlite")
-
-    @abstractmethod
-    def now(self) -> Moment:
-        """Return the database's time: one and the same within a statement, and usable by an index."""
-
-    @abstractmethod
-    def later(self, delay: timedelta) -> Moment:
-        """Return the database's time plus `delay`."""
-
-    @abstractmethod
-    def insert_if_new(self, table: Table) -> Insert:
-        """Return an INSERT that leaves rows alone that are there already, by any unique index."""
-
-    @abstractmethod
-    def upsert(self, table: Table, values: Mapping[str, Any], keys: Sequence[str]) -> Insert:
-        """Return an INSERT that overwrites the row with the same keys."""
-
-    def among(self, having: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
-        """Return the condition that a column is `having` one of these values."""
-        return having.in_(values)
-
-    def picked_by(self, key: ColumnElement[Any], chosen: Select[Any]) -> ColumnElement[bool]:
-        """Return the condition that a row is one of those that a locking SELECT of keys has chosen, which is run once."""
-        # Materialised first: a plain IN (… LIMIT …) may be run again per row and lock more than it takes.
-        picked = chosen.cte("picked")
-        return key.in_(select(next(iter(picked.c))).scalar_subquery())
-
-    def insert_all_new(
-        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any
-    ) -> None:
-        """Insert many rows at once; those that are there already stay as they are."""
-        connection.execute(self.insert_if_new(table), rows, **options)
-
-    def insert_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
-        """Insert many rows at once; one that is there already is an error."""
-        connection.execute(table.insert(), rows, **options)
-
-    def update_all(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
-        """Change many rows at once, each found by its `id`."""
-        change = table.update().where(table.c.id == bindparam("the_id"))
-        change = change.values({name: bindparam(f"new_{name}") for name in rows[0] if name != "id"})
-        named = [{"the_id" if name == "id" else f"new_{name}": row[name] for name in row} for row in rows]
-        connection.execute(change, named, **options)
-
-    def locked(self, query: Select[Any]) -> Select[Any]:
-        """Return the SELECT such that its rows are this transaction's, and rows of others are passed over."""
-        return query.with_for_update(skip_locked=True) if self.skips_locked else query
-
-    def latest(self, query: Select[Any]) -> Select[Any]:
-        """Return the SELECT such that it sees what is committed now."""
-        return query
-
-    def wake(self, connection: Connection, channel: str) -> None:  # noqa: B027
-        """Wake the beats that listen, when the transaction commits; where nobody can listen, do nothing."""
-
-    def prepare(self, connection: Any) -> None:  # noqa: B027
-        """Get a new connection of the driver ready."""
-
-    def make_single(self, connection: Any) -> None:  # noqa: B027
-        """Let a single statement commit by itself, whatever a connection's last user asked of it."""
-
-    def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: B027
-        """Start a transaction the way claims need it."""
-
-    @abstractmethod
-    def is_transient(self, error: DBAPIError) -> bool:
-        """Say whether the whole transaction may simply be run again."""
-
-    def is_outage(self, error: DBAPIError) -> bool:
-        """Say whether the database is away, as opposed to: did not like what it was told."""
-        return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
-
-    @abstractmethod
-    def lacks_table(self, error: DBAPIError) -> bool:
-        """Say whether the error means that a table does not exist."""
-
-    def lacks_right(self, error: DBAPIError) -> Lacking | None:  # noqa: ARG002
-        """Return what the user may not do, if that is what the error means."""
-        return None
-
-    @abstractmethod
-    def is_read_only(self, error: DBAPIError) -> bool:
-        """Say whether the error means that nothing may be written here."""
-
-    @abstractmethod
-    def connect_args(self) -> dict[str, Any]:
-        """Return what the driver needs to notice a dead server in time."""
+NOTIFY_PATIENCE = "5s"
+# MySQL drivers raise OperationalError for most errors of the server, also for a value in one row that overflows. Only these
+# mean that the server cannot serve: out of memory, disk or connections, shutting down, no access, a broken connection.
+MYSQL_OUTAGES = frozenset({
+    1021, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1044, 1045, 1047, 1049, 1053, 1077, 1079, 1114, 1129, 1130, 1152, 1158,
+    1159, 1160, 1161, 1180, 1184, 1194, 1195, 1203, 1226, 1317, 1927, 3169, 4031,
+})  # fmt: skip
+MYSQL_CLIENT_ERRORS = range(2000, 3000)  # raised by the driver: no connection, or a lost one
+SQLITE_ERROR = 1  # a statement that SQLite refuses; every other code is about the file
 
 
 class PostgreSQL(Dialect):
     name = "postgresql"
     extra = "postgres"
+    ends_transactions = False
     changes_many = True
     takes_tables = True
     clock = PostgreSQLClock
+
+    def __init__(self, driver: str = "") -> None:
+        super().__init__(driver)
+        # READ COMMITTED whatever the role's default: at a higher level what others commit meanwhile is not seen.
+        self.isolation = None if self.goes_direct else "READ COMMITTED"
+
+    def prepare(self, connection: Any, manner: Manner) -> None:
+        """Set what holds for the session, if it is ours alone: a pooler would leave it to the next client."""
+        if self.driver not in ("psycopg", "psycopg2"):
+            return
+        mine = f"pg_backend_pid() = {int(connection.info.backend_pid)}"  # a pooler names none of the server's
+        wanted = {"DateStyle": "ISO", "default_transaction_isolation": "read committed", **_timeouts(manner)}
+        kept = [_set_if(mine, name, value) for name, value in wanted.items()]
+        before, connection.autocommit = connection.autocommit, True
+        cursor = connection.cursor()
+        try:
+            cursor.execute(f"SELECT {mine}, {', '.join(kept)}")
+            manner.is_pooled = manner.is_pooled or not cursor.fetchone()[0]
+        finally:
+            cursor.close()
+        connection.autocommit = before
+        if self.driver == "psycopg" and not manner.may_prepare:
+            connection.prepare_threshold = None
+
+    def up_for(self, connection: Connection) -> float | None:
+        asked = "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())"
+        return float(connection.exec_driver_sql(asked).scalar_one())
 
     def now(self) -> Moment:
         return self.clock().now
@@ -164,10 +86,18 @@ class PostgreSQL(Dialect):
         if self.goes_direct and not connection.autocommit:
             connection.autocommit = True  # we say BEGIN ourselves
 
-    def begin(self, connection: Connection, *, write: bool) -> None:  # noqa: ARG002
+    def begin(self, connection: Connection, manner: Manner, *, write: bool, is_body: bool) -> None:  # noqa: ARG002
         own_way = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        said = []
         if self.goes_direct and not own_way and connection.connection.dbapi_connection.autocommit:  # type: ignore[union-attr]
-            connection.exec_driver_sql("BEGIN")
+            said = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
+        if manner.is_pooled and not own_way:
+            said += ["SET LOCAL DateStyle = ISO"]
+            said += [] if is_body else [f"SET LOCAL {name} = {value}" for name, value in _timeouts(manner).items()]
+        elif is_body:
+            said += [f"SET LOCAL {name} TO DEFAULT" for name in _timeouts(manner)]
+        if said:  # as one message, so one round trip
+            connection.exec_driver_sql("; ".join(said), execution_options={"no_parameters": True})
 
     def insert_if_new(self, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -199,24 +129,51 @@ class PostgreSQL(Dialect):
         changed = {name: insert.excluded[name] for name in values if name not in keys}
         return insert.on_conflict_do_update(index_elements=list(keys), set_=changed)
 
-    def wake(self, connection: Connection, channel: str) -> None:
-        connection.execute(func.pg_notify(channel, "").select())
+    def wake(self, connection: Connection, channel: str, *, is_last: bool = False) -> None:
+        # A commit that notifies takes a lock of the whole server. Our lock timeout is meant for rows, not for that one.
+        patience = [func.set_config("lock_timeout", NOTIFY_PATIENCE, True)] if is_last else []
+        connection.execute(select(*patience, func.pg_notify(channel, "")))
 
     def is_transient(self, error: DBAPIError) -> bool:
-        return getattr(error.orig, "sqlstate", None) in ("40001", "40P01", "55P03")
+        return _state(error) in ("40001", "40P01", "55P03")
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        return _state(error) in ("55P03", "57014")
+
+    def is_pooler(self, error: DBAPIError) -> bool:
+        return _state(error) in ("26000", "42P05", "08P01") and error.statement is not None
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        over_limit = (_state(error) or "").startswith("54")  # one row that is too large for an index, say
+        return super().is_outage(error) and not over_limit
 
     def lacks_table(self, error: DBAPIError) -> bool:
-        return getattr(error.orig, "sqlstate", None) in ("42P01", "3F000")
+        return _state(error) in ("42P01", "3F000")
 
     def lacks_right(self, error: DBAPIError) -> Lacking | None:
         return denied_by_postgresql(error)
 
     def is_read_only(self, error: DBAPIError) -> bool:
-        return getattr(error.orig, "sqlstate", None) == "25006"
+        return _state(error) == "25006"
 
     def connect_args(self) -> dict[str, Any]:
         noticing = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
         return {"connect_timeout": 5, **noticing}
+
+
+def _state(error: DBAPIError) -> str | None:
+    """Return the SQLSTATE of an error: psycopg2 calls it `pgcode`."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
+def _set_if(condition: str, name: str, value: object) -> str:
+    return f"set_config('{name}', CASE WHEN {condition} THEN '{value}' ELSE current_setting('{name}') END, false)"
+
+
+def _timeouts(manner: Manner) -> dict[str, int]:
+    """Return the timeouts of a process by PostgreSQL's names, in milliseconds."""
+    wanted = {"lock_timeout": manner.lock_timeout, "statement_timeout": manner.statement_timeout}
+    return {name: round(seconds * 1000) for name, seconds in wanted.items() if seconds is not None}
 
 
 def _inserting(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:
@@ -241,6 +198,7 @@ class MySQL(Dialect):
     asks_key_first = True
     commits_alone = False
     clock = MySQLClock
+    isolation = "READ COMMITTED"  # no gap locks: claims of two beats do not block each other
 
     def now(self) -> Moment:
         return self.clock().now
@@ -276,15 +234,35 @@ class MySQL(Dialect):
         # A caller's transaction may be REPEATABLE READ; only a locking read looks past its snapshot.
         return query.with_for_update(read=True)
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, connection: Any, manner: Manner) -> None:
         """Let the kernel notice a server that has vanished within half a minute; the driver would wait for hours."""
         sock = getattr(connection, "_sock", None)  # as PyMySQL has it; other drivers keep theirs to themselves
         if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
             for option, value in NOTICING.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.take_back(connection, manner)
+
+    def take_back(self, connection: Any, manner: Manner) -> None:
+        if manner.lock_timeout is not None:
+            _say(connection, f"SET SESSION {_limited(max(1, round(manner.lock_timeout)))}")
+
+    def begin(self, connection: Connection, manner: Manner, *, write: bool, is_body: bool) -> None:  # noqa: ARG002
+        if is_body and manner.lock_timeout is not None:
+            connection.exec_driver_sql(f"SET SESSION {_limited('DEFAULT')}")
+
+    def up_for(self, connection: Connection) -> float | None:
+        return float(connection.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'Uptime'").one()[1])
 
     def is_transient(self, error: DBAPIError) -> bool:
-        return _number(error) in (1205, 1213)
+        return _number(error) in (1020, 1205, 1213)  # 1020: MariaDB 11.6 and later, a row changed since the snapshot
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        number = _number(error)
+        by_number = number is None or number in MYSQL_OUTAGES or number in MYSQL_CLIENT_ERRORS
+        return error.connection_invalidated or (super().is_outage(error) and by_number)
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        return _number(error) in (1205, 1969, 3024)
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return _number(error) == 1146
@@ -297,6 +275,19 @@ class MySQL(Dialect):
 
     def connect_args(self) -> dict[str, Any]:
         return {"connect_timeout": 5, "charset": "utf8mb4"}
+
+
+def _limited(seconds: object) -> str:
+    """Return how long rows, and tables that somebody changes, are waited for."""
+    return f"innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}"
+
+
+def _say(connection: Any, statement: str) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
 
 
 class SQLite(Dialect):
@@ -319,23 +310,36 @@ class SQLite(Dialect):
         changed = {name: insert.excluded[name] for name in values if name not in keys}
         return insert.on_conflict_do_update(index_elements=list(keys), set_=changed)
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, connection: Any, manner: Manner) -> None:
         """WAL lets readers read while one writes; FULL waits for the disk, so a commit survives a power cut."""
         self.make_single(connection)
-        connection.execute("PRAGMA busy_timeout = 30000")
+        self.take_back(connection, manner)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+
+    def take_back(self, connection: Any, manner: Manner) -> None:
+        # One lock for the whole file: another writer is no stranger, and nothing could be written beside it anyway.
+        seconds = LONGEST_BUSY if manner.lock_timeout is None else SERVING_BUSY
+        connection.execute(f"PRAGMA busy_timeout = {seconds * 1000}")
 
     def make_single(self, connection: Any) -> None:
         if connection.isolation_level is not None:
             connection.isolation_level = None  # we say BEGIN ourselves
 
-    def begin(self, connection: Connection, *, write: bool) -> None:
+    def begin(self, connection: Connection, manner: Manner, *, write: bool, is_body: bool) -> None:
+        if is_body and manner.lock_timeout is not None:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {LONGEST_BUSY * 1000}")
         # Immediate: take the write lock before reading, so that two claims never read the same rows.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     def is_transient(self, error: DBAPIError) -> bool:
         return "database is locked" in str(error.orig)
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        return self.is_transient(error)
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        return super().is_outage(error) and getattr(error.orig, "sqlite_errorcode", None) != SQLITE_ERROR
 
     def lacks_table(self, error: DBAPIError) -> bool:
         return "no such table" in str(error.orig)
@@ -344,7 +348,7 @@ class SQLite(Dialect):
         return "readonly database" in str(error.orig)
 
     def connect_args(self) -> dict[str, Any]:
-        return {"timeout": 30}
+        return {"timeout": LONGEST_BUSY}
 
 
 def _number(error: DBAPIError) -> int | None:

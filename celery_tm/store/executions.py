@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Executable, Row, bindparam, select
@@ -12,10 +13,11 @@ from ..domain.execution import MAX_ERROR, MAX_MESSAGE, MAX_TRACEBACK, Execution,
 from ..domain.facts import Ended
 from ..domain.ids import execution_id
 from ..domain.job import Job, JobState, Source
-from . import tables
+from ..domain.scope import refs_of
+from . import rows, tables
 from .clocks import Clock
 from .database import Transaction
-from .dialects import Dialect
+from .dialect_base import Dialect
 from .prepared import Prepared
 
 execution = tables.execution
@@ -30,16 +32,27 @@ def record(
     message: str | None = None,
     failure: Failure | None = None,
     actor: str | None = None,
-    next_delay: float | None = None,
+    next_delay: timedelta | None = None,
 ) -> str:
     """Write how `job`'s present attempt ended and return the record's id; a record that is there is never changed.
 
-    `next_delay`, the seconds until the next try, is only told.
+    `next_delay` is the time until the next attempt.
     """
-    values = values_of(job, outcome, message=message, failure=failure, actor=actor)
-    if tx.insert_new(execution, values | {"completed_at": tx.now}):
-        tx.tell(Ended(job, outcome, failure.error if failure else message, next_delay, actor))
+    values = values_of(job, outcome, message=message, failure=failure, actor=actor) | {"next_delay": next_delay}
+    now = tx.read_now() if job.scope else tx.now  # its scope is indexed by the same instant
+    if tx.insert_new(execution, values | {"completed_at": now}):
+        tx.insert_all_new(tables.scope, _refs(values, now))
+        seconds = None if next_delay is None else next_delay.total_seconds()
+        tx.tell(Ended(job, outcome, failure.error if failure else message, seconds, actor))
     return str(values["id"])
+
+
+def _refs(values: Mapping[str, Any], completed_at: Any) -> list[dict[str, Any]]:
+    """Return the rows of `tm_scope` for a record; none for most."""
+    if not values["scope"]:
+        return []
+    common = {"completed_at": completed_at, "execution": values["id"]}
+    return [{"name": name, "value": value, **common} for name, value in refs_of(values["scope"])]
 
 
 def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome: Outcome) -> dict[str, str]:
@@ -48,6 +61,7 @@ def record_all(tx: Transaction, ended: Sequence[tuple[Job, str | None]], outcome
     if rows:
         now = tx.read_now()
         tx.insert_all_new(execution, [row | {"completed_at": now} for row in rows])
+        tx.insert_all_new(tables.scope, [ref for row in rows for ref in _refs(row, now)])
     for job, message in ended:
         tx.tell(Ended(job, outcome, message))
     return {row["job"]: row["id"] for row in rows}
@@ -64,7 +78,7 @@ def values_of(
     """Return the columns of a record but the time it is written at."""
     started = job.state is JobState.RUNNING
     return {
-        "id": execution_id(job.id, job.attempt),
+        "id": job.execution_id,
         "job": job.id,
         "task": job.task,
         "source": job.source,
@@ -79,14 +93,17 @@ def values_of(
         "traceback": cut(failure.traceback, MAX_TRACEBACK) if failure else None,
         "worker": job.claimed_by if started else None,
         "actor": actor or job.actor,
+        "dedupe_key": job.dedupe_key,
+        "scope": job.scope,
+        "run_at": job.run_at,
     }
 
 
-def succeeded_by(tx: Transaction, attempts: Sequence[tuple[str, int, str | None]]) -> set[str]:
-    """Return the ids of the jobs among these whose attempt is recorded as a success of that worker."""
-    if not attempts:
+def succeeded_by(tx: Transaction, jobs: Sequence[Job]) -> set[str]:
+    """Return the ids of the jobs among these whose attempt is recorded as a success of the worker that has it."""
+    if not jobs:
         return set()
-    ids = {execution_id(job, attempt): worker for job, attempt, worker in attempts}
+    ids = {job.execution_id: job.claimed_by for job in jobs}
     query = select(execution).where(execution.c.id.in_(list(ids)), execution.c.outcome == Outcome.SUCCEEDED)
     return {row.job for row in tx.execute(query) if row.worker == ids[row.id]}
 
@@ -94,6 +111,19 @@ def succeeded_by(tx: Transaction, attempts: Sequence[tuple[str, int, str | None]
 def is_recorded(tx: Transaction, job: str, *, since: int = 1) -> bool:
     """Say whether an attempt of a job, this one or a later one, is recorded, as committed now."""
     return bool(tx.run(_RECORDED, job_=job, since=since))
+
+
+def next_attempt(tx: Transaction, job: str, call: str | None) -> int | None:
+    """Return the attempt that a call begins with whose id has records already; None where they may be of this very call.
+
+    A record does not name its call, but its id is made of it. One without a call may be of any.
+    """
+    if call is None:
+        return None
+    query = tx.dialect.latest(select(execution.c.id, execution.c.attempt).where(execution.c.job == job))
+    recorded = {row.id: row.attempt for row in tx.execute(query)}
+    own = {execution_id(job, attempt, one) for attempt in recorded.values() for one in (None, call)}
+    return None if own & recorded.keys() else max(recorded.values(), default=0) + 1
 
 
 def _since(dialect: Dialect, _: Clock) -> Executable:
@@ -113,13 +143,13 @@ def find(tx: Transaction, id: str) -> Execution | None:
 def of_job(tx: Transaction, job: str) -> list[Execution]:
     """Return every recorded attempt of a job, the last one first."""
     query = select(execution).where(execution.c.job == job).order_by(execution.c.attempt.desc())
-    return [read_execution(row) for row in tx.execute(query)]
+    return rows.read_all(tx, query, read_execution, execution)
 
 
 def of_occurrence(tx: Transaction, occurrence: str) -> list[Execution]:
     """Return every recorded attempt of an occurrence, the last one first."""
     query = select(execution).where(execution.c.occurrence == occurrence).order_by(execution.c.attempt.desc())
-    return [read_execution(row) for row in tx.execute(query)]
+    return rows.read_all(tx, query, read_execution, execution)
 
 
 def outcomes_of(tx: Transaction, occurrences: Sequence[str]) -> dict[str, set[Outcome]]:
@@ -154,4 +184,6 @@ def read_execution(row: Row[Any]) -> Execution:
     mapping = row._mapping
     values = {name: mapping[name] for name in COLUMNS}
     values["source"], values["outcome"] = Source(values["source"]), Outcome(values["outcome"])
+    if values["scope"] is not None and type(values["scope"]) is not dict:
+        raise TypeError(f"a {type(values['scope']).__name__} in place of a scope: {str(values['scope'])[:50]!r}")
     return Execution(**values)

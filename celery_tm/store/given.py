@@ -30,18 +30,19 @@ from ..domain.codec import encode
 from ..errors import InvalidValue
 from .clocks import Clock
 from .database import Transaction
-from .dialects import Dialect, pairs
+from .dialect_base import Dialect
+from .dialects import pairs
 from .prepared import Prepared
 
 BETWEEN, NOTHING = "\x1f", "\x1e"  # what stands between two values, and what stands for none; neither occurs in ours
 _BETWEEN, _NOTHING = (literal_column(f"E'\\x{ord(mark):02x}'", Text) for mark in (BETWEEN, NOTHING))
 
 
-def given_rows(columns: Iterable[Column[Any]]) -> TableValuedAlias:
+def given_rows(columns: Iterable[Column[Any]], name: str = "given") -> TableValuedAlias:
     """Return the table of values that `as_texts` passes in for these columns."""
     named = [c.name for c in columns]
-    lists = [given_array(name) for name in named]
-    return func.unnest(*lists).table_valued(*(column(name, Text) for name in named)).render_derived(name="given")
+    lists = [given_array(one) for one in named]
+    return func.unnest(*lists).table_valued(*(column(one, Text) for one in named)).render_derived(name=name)
 
 
 def given_array(name: str) -> ColumnElement[Any]:

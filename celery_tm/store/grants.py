@@ -19,6 +19,7 @@ MAX_USER = 128
 READ = "SELECT"
 CHANGE = "SELECT, INSERT, UPDATE, DELETE"
 PAUSE = "SELECT, UPDATE (paused, version, updated_at, updated_by)"  # of a definition whose runs keep failing
+REMOVE = "SELECT, UPDATE (id), DELETE"  # rows are locked before they are deleted, which PostgreSQL calls an update
 NUMBERED = ("tm_audit", "tm_log")  # where a sequence numbers the rows
 Rights = Mapping[str, str]  # of each table
 
@@ -36,6 +37,7 @@ _PRODUCER: Rights = {
     "tm_key": "SELECT, INSERT, UPDATE",
     "tm_lane": "SELECT, INSERT, UPDATE",
     "tm_execution": "SELECT, INSERT",
+    "tm_scope": "INSERT",
     "tm_dead_letter": READ,
     "tm_occurrence": "SELECT, UPDATE",
     "tm_workflow": "SELECT, UPDATE",
@@ -44,11 +46,14 @@ _PRODUCER: Rights = {
     "tm_calendar": READ,
     "tm_version": "INSERT",
     "tm_audit": "INSERT",
+    "tm_mark": READ,
 }
 _READER: Rights = {
     "tm_job": READ,
     "tm_key": READ,
+    "tm_lane": READ,
     "tm_execution": READ,
+    "tm_scope": READ,
     "tm_dead_letter": READ,
     "tm_occurrence": READ,
     "tm_workflow": READ,
@@ -59,6 +64,7 @@ _READER: Rights = {
     "tm_log": READ,
     "tm_audit": READ,
     "tm_node": READ,
+    "tm_mark": READ,
 }
 ROLES: Mapping[str, Role] = {
     "beat": Role(
@@ -68,7 +74,8 @@ ROLES: Mapping[str, Role] = {
             "tm_key": "SELECT, INSERT, UPDATE",
             "tm_lane": "SELECT, INSERT, UPDATE",
             "tm_execution": "SELECT, INSERT",
-            "tm_dead_letter": "INSERT",
+            "tm_scope": "INSERT",
+            "tm_dead_letter": "SELECT, INSERT, UPDATE",
             "tm_occurrence": CHANGE,
             "tm_workflow": "SELECT, INSERT, UPDATE",
             "tm_step": "SELECT, INSERT, UPDATE",
@@ -84,7 +91,7 @@ ROLES: Mapping[str, Role] = {
         "runs bodies and records how they ended; bodies may defer and cancel",
         {
             **_PRODUCER,
-            "tm_dead_letter": "SELECT, INSERT",
+            "tm_dead_letter": "SELECT, INSERT, UPDATE",
             "tm_log": "INSERT",
             "tm_node": CHANGE,
         },
@@ -92,14 +99,15 @@ ROLES: Mapping[str, Role] = {
     "producer": Role("defers and cancels, as the web process does", _PRODUCER),
     "reader": Role("looks: commands that change nothing, metrics, Flower with --read-only", _READER),
     "operator": Role(
-        "looks and changes: every command but `schema upgrade` and `prune`, Flower",
+        "looks and changes: every command but `schema upgrade`, `prune` and, in tables of records, `rows remove`; Flower",
         {
             **_READER,
             "tm_job": CHANGE,
             "tm_key": "SELECT, INSERT, UPDATE",
             "tm_lane": "SELECT, INSERT, UPDATE",
             "tm_execution": "SELECT, INSERT",
-            "tm_dead_letter": "SELECT, DELETE",
+            "tm_scope": "SELECT, INSERT",
+            "tm_dead_letter": "SELECT, UPDATE (app), DELETE",
             "tm_occurrence": CHANGE,
             "tm_workflow": "SELECT, UPDATE",
             "tm_step": "SELECT, UPDATE",
@@ -107,21 +115,24 @@ ROLES: Mapping[str, Role] = {
             "tm_calendar": CHANGE,
             "tm_version": "SELECT, INSERT",
             "tm_audit": "SELECT, INSERT",
+            "tm_mark": "SELECT, DELETE",
         },
     ),
     "pruner": Role(
         "deletes what is too old: `tm prune`, or the worker that runs celery_tm.prune",
         {
             "tm_job": READ,
-            "tm_key": "SELECT, DELETE",
-            "tm_lane": "SELECT, DELETE",
-            "tm_execution": "SELECT, DELETE",
+            "tm_key": "SELECT, UPDATE (job), DELETE",
+            "tm_lane": "SELECT, UPDATE, DELETE",
+            "tm_execution": REMOVE,
+            "tm_scope": "SELECT, DELETE",
             "tm_dead_letter": READ,
-            "tm_occurrence": "SELECT, DELETE",
-            "tm_workflow": "SELECT, DELETE",
-            "tm_step": "SELECT, DELETE",
-            "tm_log": "SELECT, DELETE",
-            "tm_audit": "SELECT, DELETE",
+            "tm_occurrence": REMOVE,
+            "tm_workflow": REMOVE,
+            "tm_step": "SELECT, UPDATE (number), DELETE",
+            "tm_log": REMOVE,
+            "tm_audit": REMOVE,
+            "tm_mark": READ,
         },
     ),
 }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ..domain.codec import decode
 from ..domain.execution import STATUS, Execution
 from ..domain.job import Job, JobState, Status
+from ..domain.queues import error_of
 from ..domain.workflow import TASK
-from . import dead_letters, executions, jobs, keys, workflows
+from . import dead_letters, executions, jobs, keys, tables, workflows
 from .database import Transaction
 from .keys import DoneKey
+from .rows import readable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +43,13 @@ class JobStory:
 def story(tx: Transaction, id: str) -> JobStory | None:
     """Return a job's life so far, or None if nothing is known of it (any more)."""
     # The row first: if it goes in this moment, its record is there when that is looked for.
-    owed = jobs.find(tx, id)
+    with readable(tables.job, id):
+        owed = jobs.find(tx, id)
     attempts = executions.of_job(tx, id)
     if owed and owed.ended is None:
         return _owed(owed, attempts)
-    letter = dead_letters.find(tx, id)
+    with readable(tables.dead_letter, id):
+        letter = dead_letters.find(tx, id)
     if letter:
         ended = _ended(letter.job.task, id, Status.FAILED, attempts)
         buried = letter.job
@@ -58,7 +62,7 @@ def story(tx: Transaction, id: str) -> JobStory | None:
         ended = replace(
             _ended(last.task, id, STATUS[last.outcome], attempts), step=step, run=run, definition=last.definition
         )
-        return replace(ended, last_error=last.error, reason=last.message, result=decode(done.result) if done else None)
+        return replace(ended, last_error=last.error, reason=last.message, result=_result(done))
     return _kept(done) if done else None
 
 
@@ -83,7 +87,7 @@ def _owed(job: Job, attempts: Sequence[Execution]) -> JobStory:
         run_at=job.run_at,
         locked_by=job.claimed_by,
         locked_at=job.claimed_at,
-        last_error=job.last_error,
+        last_error=error_of(job),
         progress=job.progress,
         step=job.step,
         run=job.run,
@@ -97,4 +101,11 @@ def _ended(task: str, id: str, state: Status, attempts: Sequence[Execution]) -> 
 
 
 def _kept(done: DoneKey) -> JobStory:
-    return replace(_ended(done.task, done.job, Status.SUCCEEDED, []), result=decode(done.result))
+    return replace(_ended(done.task, done.job, done.status, []), result=_result(done))
+
+
+def _result(done: DoneKey | None) -> object:
+    """Return the result that was kept; one that cannot be read is none."""
+    with suppress(ValueError, TypeError, RecursionError):
+        return done.shown if done else None
+    return None

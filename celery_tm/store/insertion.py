@@ -1,8 +1,9 @@
 """The statements that write new jobs: one, or thousands at once.
 
 A new job comes as a draft: the columns of its row by name; what is not named is as in every new job (`NEW`), or NULL. It has
-a `run_at`, or a `delay` after which it is due, and if it is dispatched already, a `lease`; `created_at` is now unless it is
-named. All that goes by the database's clock, in the statement that writes it.
+a `run_at`, or a `delay` after which it is due; if it is dispatched or running already, a `lease`; if it runs, the `limit`
+after which it is stuck. `created_at` is now unless it is named. All that goes by the database's clock, in the statement that
+writes it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from ..domain.job import Job
 from . import tables
 from .clocks import Clock, ahead
 from .database import Transaction
-from .dialects import Dialect
+from .dialect_base import Dialect
 from .given import apart, as_texts, given_rows, read_as, together
 from .prepared import Prepared
 from .types import Duration, Instant
 
 Draft = Mapping[str, Any]
 job = tables.job
-TIMED = frozenset({"delay", "lease"})  # of a draft, and no columns
+TIMED = frozenset({"delay", "lease", "limit"})  # of a draft, and no columns
 NEW: Mapping[str, Any] = {"kwargs": "{}", "options": {}} | {
     one.name: one.default for one in fields(Job) if one.default is not MISSING and one.default is not None
 }
@@ -70,7 +71,7 @@ class Written:
 
 def insert_one(tx: Transaction, draft: Draft, *, fresh: bool = False) -> Written | None:
     """Insert a job; None if its id or key is taken. A `fresh` one has no key, and an id that nobody else can have."""
-    values = {name: value for name, value in draft.items() if value is not None}
+    values = {name: value for name, value in draft.items() if value is not None} | {"app": draft.get("app") or tx.app}
     gives_back = tx.dialect.gives_back_updates
     statement, named = _one(frozenset(values), fresh=fresh, gives_back=gives_back), _named(values)
     if gives_back:
@@ -105,6 +106,8 @@ def _one(names: frozenset[str], *, fresh: bool, gives_back: bool) -> Prepared:
             values["run_at"] = clock.later("delay_")
         if "lease" in names:
             values |= {"lease_until": clock.later("lease_"), "claimed_at": clock.now}
+        if "limit" in names:
+            values["stuck_at"] = clock.later("limit_")
         statement = insert(job) if fresh or not gives_back else dialect.insert_if_new(job)
         statement = statement.values(values)
         return statement.returning(job.c.created_at) if gives_back else statement
@@ -132,6 +135,7 @@ def insert_many(tx: Transaction, drafts: Sequence[Draft]) -> Written:
 
     A single prepared statement where the database takes tables.
     """
+    drafts = [draft if draft.get("app") else {**draft, "app": tx.app} for draft in drafts]
     same, own = _apart(drafts)
     fresh = "dedupe_key" not in same and "dedupe_key" not in own  # fresh ids, nothing to meet
     if not tx.dialect.takes_tables:

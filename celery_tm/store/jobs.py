@@ -1,4 +1,4 @@
-"""The statements that move a job: insert, claim, release, renew, reschedule, remove; `store.admission` lets it in.
+"""The statements that move a job: insert, renew, reschedule, remove; `store.claims` claims it, `store.admission` lets it in.
 
 Each one that finishes, renews or moves work carries the attempt and who was let in, so a worker that lost its lease finds no
 row and changes nothing. What else must happen in the same transaction (records, keys, dead letters) is `store.settlement`.
@@ -6,22 +6,17 @@ row and changes nothing. What else must happen in the same transaction (records,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
-    Executable,
-    Integer,
-    Select,
-    Update,
     and_,
-    bindparam,
     case,
     delete,
+    func,
     null,
     or_,
     select,
@@ -29,15 +24,13 @@ from sqlalchemy import (
 )
 
 from ..domain.job import Job, JobState, Slot, Source, Status, status_of
+from ..domain.paging import Page
 from ..domain.retry import TryAgain
 from ..domain.workflow import TASK
-from . import insertion, tables
-from .clocks import Clock
-from .conditions import IS_DISPATCHED, IS_OWED, IS_PENDING, IS_RUNNING, NEEDS_NO_SLOT
-from .database import Transaction
-from .dialects import Dialect, Moment
+from . import insertion, rows, tables
+from .conditions import IS_OWED, IS_PENDING, IS_RUNNING
+from .database import UNNAMED, Transaction
 from .given import ByPairs
-from .prepared import Prepared
 
 job = tables.job
 COLUMNS = tuple(f.name for f in fields(Job))
@@ -45,7 +38,6 @@ FILL = {name: vars(Job)[name].__set__ for name in COLUMNS}
 SLOTS_OF_JOB = [FILL[column.name] for column in job.columns]  # in the order in which a row has them
 STATES, SOURCES = {str(state): state for state in JobState}, {str(source): source for source in Source}
 SLOTS = {None: None} | {str(slot): slot for slot in Slot}
-LONGEST_LEASE = 6  # a dispatch lease doubles at most this often
 
 
 def read_job(row: Sequence[Any]) -> Job:
@@ -58,6 +50,9 @@ def read_job(row: Sequence[Any]) -> Job:
     FILL["slot"](value, SLOTS[value.slot])
     if value.options is None:
         FILL["options"](value, {})
+    for part in (value.options, value.retry, value.scope, value.ended):
+        if part is not None and type(part) is not dict:
+            raise TypeError(f"a {type(part).__name__} in place of a mapping: {str(part)[:50]!r}")
     return value
 
 
@@ -84,11 +79,13 @@ def find(tx: Transaction, id: str) -> Job | None:
     return read_job(row) if row else None
 
 
-def find_by_key(tx: Transaction, task: str, key: str) -> Job | None:
-    """Return the owed job that has this key, as it is committed now, even if the transaction's snapshot is older."""
+def find_by_key(tx: Transaction, task: str, key: str, *, locking: bool = True) -> Job | None:
+    """Return the owed job that has this key, as it is committed now, even if the transaction's snapshot is older.
+
+    Not `locking`: as the snapshot has it.
+    """
     query = select(job).where(job.c.dedupe_key == key, job.c.task == task)
-    row = tx.execute(tx.dialect.latest(query)).first()
-    return read_job(row) if row else None
+    return rows.read_one(tx, tx.dialect.latest(query) if locking else query, read_job, job)
 
 
 class Owed(NamedTuple):
@@ -132,104 +129,50 @@ def select_jobs(
     return [read_job(row) for row in tx.execute(query)]
 
 
-def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int, since: datetime | None = None) -> list[Job]:
-    """Take up to `limit` due jobs for `node`, oldest first: pending and due → dispatched, leased.
-
-    Jobs whose number is limited by a key are claimed by `store.lanes`. With `since` no earlier ones are looked for.
-    """
-    bound = {} if since is None else {"since": since}
-    if not tx.dialect.gives_back_updates:
-        due = _due(tx.now, bounded=since is not None).params({"room": limit, **bound})
-        return in_order(map(read_job, tx.update_returning(job, due, _claiming(tx, node, lease))))
-    leases = {f"lease_{n}": lease * 2**n for n in range(LONGEST_LEASE + 1)}
-    rows = tx.run(_claim_due(bounded=since is not None), node=node, room=limit, **leases, **bound)
-    return in_order(map(read_job, rows))
-
-
-@cache
-def _claim_due(*, bounded: bool) -> Prepared:
-    def build(dialect: Dialect, clock: Clock) -> Executable:
-        due = dialect.locked(_due(clock.now, bounded=bounded))
-        change = _claimed(clock.now, lambda n: clock.later(f"lease_{n}")).values(claimed_by=bindparam("node"))
-        return change.where(dialect.picked_by(job.c.id, due)).returning(job)
-
-    return Prepared(build, returns=list(job.c))
-
-
-def _due(now: Moment, *, bounded: bool) -> Select[Any]:
-    due = select(job.c.id).where(IS_PENDING, NEEDS_NO_SLOT, job.c.run_at <= now)
-    due = due.where(job.c.run_at >= bindparam("since", type_=job.c.run_at.type)) if bounded else due
-    return due.order_by(job.c.run_at).limit(bindparam("room", type_=Integer))
-
-
-def claim(tx: Transaction, ids: Sequence[str], *, node: str, lease: timedelta) -> list[Job]:
-    """Take these pending jobs for `node`. The caller has locked them."""
-    if not ids:
-        return []
-    chosen = select(job.c.id).where(job.c.id.in_(ids), IS_PENDING)
-    return in_order(map(read_job, tx.update_returning(job, chosen, _claiming(tx, node, lease))))
-
-
-def _claiming(tx: Transaction, node: str, lease: timedelta) -> Update:
-    return _claimed(tx.now, lambda n: tx.later(lease * 2**n)).values(claimed_by=node)
-
-
-def _claimed(now: Moment, lease_after: Callable[[int], Moment]) -> Update:
-    """Return the change from pending to dispatched, with the lease that a job has after so many dispatches.
-
-    That is twice as long with each one, so that a slow queue is not flooded.
-    """
-    steps = [(job.c.dispatches == n, lease_after(n)) for n in range(LONGEST_LEASE)]
-    lease_until = case(*steps, else_=lease_after(LONGEST_LEASE))
-    return update(job).values(
-        state=JobState.DISPATCHED, claimed_at=now, lease_until=lease_until, dispatches=job.c.dispatches + 1
-    )
-
-
 def in_order(taken: Iterable[Job]) -> list[Job]:
     """Return jobs as they are due."""
     return sorted(taken, key=lambda one: (one.run_at, one.id))
 
 
-def begin_run(tx: Transaction, id: str, attempt: int, *, occurrence: str) -> bool:
-    """Let a claimed job stand for a run that begins: dispatched → running, without a lease, until its steps have ended."""
-    mine = and_(job.c.id == id, job.c.attempt == attempt, IS_DISPATCHED)
-    change = {"state": JobState.RUNNING, "lease_until": null(), "claimed_at": tx.now, "occurrence": occurrence}
-    return tx.execute(update(job).where(mine).values(change)).rowcount == 1
+WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null(), "claimed_at": null()}
+WAITING |= {"stuck_at": null()}
 
 
-def release(tx: Transaction, claimed: Sequence[Job]) -> int:
-    """Give back jobs whose message the broker did not take: dispatched → pending, no try and no dispatch used."""
-    return _wait_again(tx, claimed, job.c.dispatches - 1)
+class Renewed(NamedTuple):
+    """What a renewal found: attempts that are still held, each with whether it was asked to stop, and those not reached."""
+
+    held: Mapping[tuple[str, int], bool]
+    locked: Collection[tuple[str, int]] = ()  # held too, but another transaction has their rows: to be renewed soon
 
 
-def redispatch(tx: Transaction, lost: Sequence[Job]) -> int:
-    """Give back jobs whose message got lost: dispatched → pending, no try used, the next lease longer."""
-    return _wait_again(tx, lost, job.c.dispatches)
+def renew(tx: Transaction, running: Sequence[Job], *, lease: timedelta) -> Renewed:
+    """Lengthen the leases of these attempts, without waiting for rows that another transaction has locked.
 
-
-def _wait_again(tx: Transaction, claimed: Sequence[Job], dispatches: Any) -> int:
-    if not claimed:
-        return 0
-    ours = among(tx, [(one.id, one.attempt) for one in claimed])
-    return tx.execute(update(job).where(ours, IS_DISPATCHED).values(_WAITING | {"dispatches": dispatches})).rowcount
-
-
-_WAITING = {"state": JobState.PENDING, "lease_until": null(), "claimed_by": null(), "claimed_at": null()}
-
-
-def renew(tx: Transaction, running: Sequence[Job], *, lease: timedelta) -> dict[tuple[str, int], bool]:
-    """Lengthen the leases of these attempts; return those still held, and whether each was asked to stop."""
+    No lease goes beyond the stuck limit of its attempt: from then on it ends, however healthy the worker looks.
+    """
     if not running:
-        return {}
-    held = _all_held(tx, running)
-    change = update(job).where(held).values(lease_until=tx.later(lease))
+        return Renewed({})
+    held, found = _all_held(tx, running), (job.c.id, job.c.attempt, job.c.cancel_requested)
+    chosen = tx.dialect.locked(select(job.c.id).where(held))
+    until = tx.later(lease)
+    change = update(job).values(lease_until=case((job.c.stuck_at < until, job.c.stuck_at), else_=until))
     if tx.dialect.gives_back_updates:
-        rows = tx.execute(change.returning(job.c.id, job.c.attempt, job.c.cancel_requested)).all()
+        rows = tx.execute(change.where(tx.dialect.picked_by(job.c.id, chosen)).returning(*found)).all()
     else:
-        tx.execute(change)
-        rows = tx.execute(select(job.c.id, job.c.attempt, job.c.cancel_requested).where(held)).all()
-    return {(row.id, row.attempt): row.cancel_requested for row in rows}
+        ids = list(tx.execute(chosen).scalars())
+        if ids:
+            tx.execute(change.where(job.c.id.in_(ids)))
+        rows = tx.execute(select(*found).where(job.c.id.in_(ids), held)).all() if ids else []
+    renewed = {(row.id, row.attempt): row.cancel_requested for row in rows}
+    return Renewed(renewed, _locked(tx, [one for one in running if (one.id, one.attempt) not in renewed]))
+
+
+def _locked(tx: Transaction, passed_over: Sequence[Job]) -> set[tuple[str, int]]:
+    """Return which attempts that were not renewed are held all the same: somebody has locked their rows."""
+    if not passed_over or not tx.dialect.skips_locked:
+        return set()
+    rows = tx.execute(select(job.c.id, job.c.attempt).where(_all_held(tx, passed_over)))
+    return {(row.id, row.attempt) for row in rows}
 
 
 def report_progress(tx: Transaction, one: Job, message: str) -> bool:
@@ -240,6 +183,11 @@ def report_progress(tx: Transaction, one: Job, message: str) -> bool:
 def remove_running(tx: Transaction, one: Job) -> bool:
     """End a running attempt's job: the row goes. False: the lease was lost, and nothing may be written."""
     return tx.execute(delete(job).where(held_by(one))).rowcount == 1
+
+
+def remove_inserted(tx: Transaction, one: Job) -> None:
+    """Take back a row that this transaction has inserted."""
+    tx.execute(delete(job).where(job.c.id == one.id))
 
 
 def remove_all_running(tx: Transaction, attempts: Sequence[Job]) -> set[str]:
@@ -270,7 +218,7 @@ def reschedule(tx: Transaction, one: Job, then: TryAgain, *, error: str | None) 
 
     False: the lease was lost, or the job was cancelled meanwhile and is not to be tried again.
     """
-    change = _WAITING | {"attempt": one.attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
+    change = WAITING | {"attempt": one.attempt + 1, "run_at": tx.later(then.delay), "dispatches": 0}
     change |= {"last_error": error, "progress": null(), "carrier": null(), **then.changes}
     held = and_(held_by(one), job.c.cancel_requested.is_(False))
     return tx.execute(update(job).where(held).values(change)).rowcount == 1
@@ -278,7 +226,7 @@ def reschedule(tx: Transaction, one: Job, then: TryAgain, *, error: str | None) 
 
 def hand_back(tx: Transaction, one: Job) -> bool:
     """Let a running attempt's job wait again, at its old place: running → pending, attempt + 1, no try used."""
-    change = _WAITING | {"attempt": one.attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}
+    change = WAITING | {"attempt": one.attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}
     held = and_(held_by(one), job.c.cancel_requested.is_(False))
     return tx.execute(update(job).where(held).values(change | {"progress": null(), "carrier": null()})).rowcount == 1
 
@@ -291,6 +239,12 @@ def request_cancel(tx: Transaction, id: str, attempt: int) -> bool:
 def is_cancelled(tx: Transaction, one: Job) -> bool:
     """Say whether a running attempt was asked to stop."""
     return tx.execute(select(job.c.id).where(held_by(one), job.c.cancel_requested.is_(True))).first() is not None
+
+
+def cancelled_among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> set[str]:
+    """Return the ids of those of these running attempts that were asked to stop."""
+    asked = select(job.c.id).where(among(tx, attempts), job.c.cancel_requested.is_(True))
+    return {row[0] for row in tx.execute(asked)}
 
 
 def among(tx: Transaction, attempts: Sequence[tuple[str, int]]) -> Any:
@@ -322,16 +276,46 @@ def is_running(id: str, attempt: int) -> ColumnElement[bool]:
 
 def of_occurrence(tx: Transaction, occurrence: str) -> list[Job]:
     """Return the owed jobs of an occurrence."""
-    return [read_job(row) for row in tx.execute(select(job).where(job.c.occurrence == occurrence, IS_OWED))]
+    return rows.read_all(tx, select(job).where(job.c.occurrence == occurrence, IS_OWED), read_job, job)
 
 
 def lock_of_occurrences(tx: Transaction, occurrences: Sequence[str]) -> list[Job]:
     """Lock and return the owed jobs of these occurrences."""
-    if not occurrences:
-        return []
-    query = select(job).where(job.c.occurrence.in_(occurrences), IS_OWED)
+    return _lock_where(tx, job.c.occurrence.in_(occurrences)) if occurrences else []
+
+
+def lock_steps(tx: Transaction, run: str) -> list[Job]:
+    """Lock and return the owed jobs of a run's steps; not the run's own, which they do without if it cannot be read."""
+    return _lock_where(tx, and_(job.c.occurrence == run, job.c.step.is_not(None)))
+
+
+def _lock_where(tx: Transaction, wanted: ColumnElement[bool]) -> list[Job]:
+    query = select(job).where(wanted, IS_OWED)
     query = query.with_for_update() if tx.dialect.skips_locked else query
     return [read_job(row) for row in tx.execute(query)]
+
+
+def try_lock_of_occurrence(tx: Transaction, occurrence: str) -> list[Job] | None:
+    """Lock and return the owed jobs of an occurrence; None if somebody else has one of them."""
+    found = tx.execute(tx.dialect.locked(select(job).where(job.c.occurrence == occurrence, IS_OWED))).all()
+    return [read_job(row) for row in found] if len(found) == _count_of(tx, occurrence) else None
+
+
+def may_lock_of_run(tx: Transaction, run: str) -> bool:
+    """Lock the owed jobs of a run, none of which is read; False if somebody else has one of them."""
+    found = tx.execute(tx.dialect.locked(select(job.c.id).where(job.c.occurrence == run, IS_OWED))).all()
+    return len(found) == _count_of(tx, run)
+
+
+def _count_of(tx: Transaction, occurrence: str) -> int:
+    query = select(func.count()).select_from(job).where(job.c.occurrence == occurrence, IS_OWED)
+    return int(tx.execute(query).scalar_one())
+
+
+def place_of(tx: Transaction, id: str) -> tuple[str | None, str | None]:
+    """Return the occurrence and the step of a job, whatever else of it cannot be read."""
+    found = tx.execute(select(job.c.occurrence, job.c.step).where(job.c.id == id)).first()
+    return (found.occurrence, found.step) if found else (None, None)
 
 
 def lock_matching(
@@ -341,36 +325,58 @@ def lock_matching(
     key: str | None = None,
     entity_id: str | None = None,
     task: str | None = None,
-) -> list[Job]:
-    """Lock and return the owed jobs that fit all that is given."""
-    query = select(job).where(_fits(id=id, key=key, entity_id=entity_id, task=task))
+    besides: str | None = None,
+) -> Page[Job]:
+    """Lock and return the unfinished jobs that fit all that is given, `besides` one; also those that wait for a replacement.
+
+    `unreadable` of it names those that cannot be read; they are locked too.
+    """
+    query = select(job).where(_fits(tx, id=id, key=key, entity_id=entity_id, task=task, besides=besides))
     query = query.with_for_update() if tx.dialect.skips_locked else query
-    return [read_job(row) for row in tx.execute(query)]
+    found = rows.read_all(tx, query, read_job, job)
+    found[:] = [one for one in found if one.ended is None or one.is_replaced]
+    return found
+
+
+def unfinished(tx: Transaction, ids: Collection[str]) -> set[str]:
+    """Return which of these jobs are still to run or running."""
+    return set(tx.execute(select(job.c.id).where(job.c.id.in_(ids), IS_OWED)).scalars())
 
 
 def runs_of_matching(tx: Transaction, **which: str | None) -> list[str]:
     """Return the runs that the jobs which fit stand for, or are steps of."""
     several = or_(job.c.step.is_not(None), job.c.task == TASK)
-    query = select(job.c.occurrence).where(_fits(**which), several, job.c.occurrence.is_not(None))
+    query = select(job.c.occurrence).where(IS_OWED, _fits(tx, **which), several, job.c.occurrence.is_not(None))
     return list(tx.execute(query.distinct().order_by(job.c.occurrence)).scalars())
 
 
 def _fits(
-    *, id: str | None = None, key: str | None = None, entity_id: str | None = None, task: str | None = None
+    tx: Transaction,
+    *,
+    id: str | None = None,
+    key: str | None = None,
+    entity_id: str | None = None,
+    task: str | None = None,
+    besides: str | None = None,
 ) -> ColumnElement[bool]:
     given = ((job.c.id, id), (job.c.dedupe_key, key), (job.c.entity_id, entity_id), (job.c.task, task))
-    return and_(IS_OWED, *(column == wanted for column, wanted in given if wanted is not None))
+    wanted = [column == value for column, value in given if value is not None]
+    if (
+        entity_id is not None and tx.app != UNNAMED
+    ):  # keys and ids mean one job, whichever app asks; entities are an app's own
+        wanted.append(job.c.app.in_((tx.app, UNNAMED)))
+    return and_(*wanted, *([] if besides is None else [job.c.id != besides]))
 
 
 def replace_pending(tx: Transaction, value: Job, *, delay: timedelta | None) -> Job | None:
     """Overwrite the pending job that has the same key with new arguments and a new time; None if none is pending."""
-    kept = ("id", "task", "dedupe_key", "state", "attempt", "created_at", "source")
-    change = {name: v for name, v in columns_of(value).items() if name not in kept} | _WAITING
+    existing = find_by_key(tx, value.task, value.dedupe_key or "")
+    if existing is None or existing.is_step or existing.ended is not None:  # a run waits for its step, as it was stated
+        return None
+    kept = ("id", "task", "dedupe_key", "state", "attempt", "created_at", "source", "app")
+    change = {name: v for name, v in columns_of(value.replacing(existing)).items() if name not in kept} | WAITING
     change |= {"tries_from": job.c.attempt, "dispatches": 0}
     if delay is not None:
         change["run_at"] = tx.later(delay)
-    existing = find_by_key(tx, value.task, value.dedupe_key or "")
-    if existing is None or existing.is_step:  # a run waits for its step, as it was stated
-        return None
     row = tx.update_one(job, existing.id, update(job).where(job.c.attempt == existing.attempt, IS_PENDING).values(change))
     return read_job(row) if row else None

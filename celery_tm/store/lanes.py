@@ -8,42 +8,120 @@ look while they hold the key's row in `tm_lane`, so none is overlooked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import Select, and_, exists, func, or_, select, update
 
 from ..domain.job import Job, Slot
-from . import jobs, tables
+from . import claims, jobs, tables
 from .conditions import IS_ACTIVE, IS_LEASED, IS_OWED, IS_PENDING, MAY_TAKE_SLOT, NEEDS_NO_SLOT, WAITS_FOR_SLOT
 from .database import Transaction
+from .exclusions import leave_out
+from .rows import UNREADABLE
 
 job, lane, occurrence = tables.job, tables.lane, tables.occurrence
+LOOK = 50  # of the jobs that wait for one key, so many are looked at for those that are to go on
 EVERYTHING = "*"  # the lane of `tm_max_in_flight`
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # in place of instants that cannot be read
 
 
-def claim_due(tx: Transaction, *, node: str, lease: timedelta, limit: int) -> list[Job]:
-    """Take up to `limit` due jobs whose keys have a slot free, and hold those that find none."""
-    due = select(job).where(IS_PENDING, MAY_TAKE_SLOT, job.c.run_at <= tx.now).order_by(job.c.run_at, job.c.id)
+def claim_due(
+    tx: Transaction,
+    *,
+    node: str,
+    lease: timedelta,
+    limit: int,
+    skip: Sequence[str] = (),
+    urgency: Callable[[Job], int] = lambda _: 0,
+) -> list[Job]:
+    """Take up to `limit` due jobs whose keys have a slot free, and hold those that find none; `skip` are left out.
+
+    Those with the least `urgency` number come first, then the oldest.
+    """
+    due = select(job).where(job.c.app == tx.app, IS_PENDING, MAY_TAKE_SLOT, job.c.run_at <= tx.now)
+    due = due.order_by(job.c.run_at, job.c.id)
+    due = leave_out(tx, due, job.c.id, skip, limit=limit)
     found = [jobs.read_job(row) for row in tx.execute(tx.dialect.locked(due.limit(limit)))]
     ours = _lock(tx, {one.concurrency_key or "" for one in found})
     waiting = [one for one in found if one.concurrency_key in ours]
     if not waiting:
         return []
-    admitted = _admit(waiting, _in_use(tx, ours, {one.id for one in waiting}))
+    in_use = _in_use(tx, ours, {one.id for one in waiting})
+    claimants = [*in_use, *(_claimant(one) for one in waiting)]
+    limits = _limits(ours, claimants)
+    _restate(tx, claimants)
+    used = Counter(one.key for one in in_use)
+    admitted = _admit(sorted(waiting, key=urgency), used, limits)
     ids = {one.id for one in admitted}
     hold(tx, [one.id for one in waiting if one.id not in ids])
-    return jobs.claim(tx, list(ids), node=node, lease=lease)
+    spare = {key: limits[key] - used[key] for key in ours if used[key] < limits[key]}
+    for key in _with_held(tx, spare):  # its limit was raised, or nobody told it that a slot is free
+        _open(tx, key, spare[key])
+    return claims.claim(tx, list(ids), node=node, lease=lease)
 
 
-def _admit(waiting: Sequence[Job], in_use: dict[str, int]) -> list[Job]:
-    """Return those that get a slot: first those that have one already, then the oldest."""
+class Claimant(NamedTuple):
+    """What a job says about the limit of its key."""
+
+    key: str
+    task: str
+    limit: int
+    created_at: datetime
+
+
+def _claimant(one: Job) -> Claimant:
+    return Claimant(one.concurrency_key or "", one.task, _limit(one.concurrency), one.created_at)
+
+
+def _limit(stated: Any) -> int:
+    return stated if isinstance(stated, int) and stated > 0 else 1
+
+
+def _claimants(tx: Transaction, jobs_of: Select[Any]) -> list[Claimant]:
+    """Return what jobs state about their keys; where an instant cannot be read, all count as created at the same one.
+
+    Whoever counts slots needs no more of a row than this, and one that cannot be read counts like the others.
+    """
+    stated = (job.c.concurrency_key, job.c.task, job.c.concurrency)
+    try:
+        rows = [tuple(row) for row in tx.execute(jobs_of.with_only_columns(*stated, job.c.created_at))]
+    except UNREADABLE:
+        rows = [(*row, EPOCH) for row in tx.execute(jobs_of.with_only_columns(*stated))]
+    return [Claimant(key, task, _limit(limit), created_at) for key, task, limit, created_at in rows]
+
+
+def _limits(keys: Collection[str], claimants: Sequence[Claimant]) -> dict[str, int]:
+    """Return one limit for each key: of each task the one that its latest job states, and of these the lowest."""
+    latest = _latest(claimants)
+    return {key: min((one.limit for (of, _), one in latest.items() if of == key), default=1) for key in keys}
+
+
+def _latest(claimants: Sequence[Claimant]) -> dict[tuple[str, str], Claimant]:
+    """Return the latest job of each key and task; of several from the same instant, one with the lowest limit."""
+    return {(one.key, one.task): one for one in sorted(claimants, key=lambda one: (one.created_at, -one.limit))}
+
+
+def _restate(tx: Transaction, claimants: Sequence[Claimant]) -> None:
+    """Give earlier jobs of a task that wait the limit that its latest one states, so that it holds after that one too."""
+    latest = _latest(claimants)
+    for key, task in sorted({(one.key, one.task) for one in claimants if one.limit != latest[one.key, one.task].limit}):
+        limit = latest[key, task].limit
+        mine = and_(job.c.concurrency_key == key, job.c.task == task, job.c.slot.is_not(None), IS_PENDING)
+        others = select(job.c.id).where(mine, job.c.concurrency != limit, job.c.created_at < latest[key, task].created_at)
+        ids = list(tx.execute(tx.dialect.locked(others)).scalars())
+        for start in range(0, len(ids), 1000):
+            tx.execute(update(job).where(job.c.id.in_(ids[start : start + 1000])).values(concurrency=limit))
+
+
+def _admit(waiting: Sequence[Job], used: Counter[str], limits: Mapping[str, int]) -> list[Job]:
+    """Return those that get a slot: first those that have one already, then in order; `used` counts them too."""
     admitted = []
-    for one in sorted(waiting, key=lambda one: not _keeps_slot(one)):  # stable: by time within each
+    for one in sorted(waiting, key=lambda one: not _keeps_slot(one)):  # stable
         key = one.concurrency_key or ""
-        if _keeps_slot(one) or in_use.get(key, 0) < (one.concurrency or 1):
-            in_use[key] = in_use.get(key, 0) + 1
+        if _keeps_slot(one) or used[key] < limits[key]:
+            used[key] += 1
             admitted.append(one)
     return admitted
 
@@ -53,12 +131,45 @@ def _keeps_slot(one: Job) -> bool:
     return one.occurrence is not None and one.attempt > one.tries_from
 
 
-def _in_use(tx: Transaction, keys: Collection[str], besides: Collection[str]) -> dict[str, int]:
+def _in_use(tx: Transaction, keys: Collection[str], besides: Collection[str] = ()) -> list[Claimant]:
+    """Return what has a slot of these keys."""
     retrying = and_(job.c.occurrence.is_not(None), job.c.attempt > job.c.tries_from, job.c.id.not_in(list(besides)))
-    query = select(job.c.concurrency_key, func.count()).where(
-        job.c.slot.is_not(None), job.c.concurrency_key.in_(list(keys)), or_(IS_LEASED, retrying)
-    )
-    return {row[0]: row[1] for row in tx.execute(query.group_by(job.c.concurrency_key))}
+    mine = and_(job.c.slot.is_not(None), job.c.concurrency_key.in_(list(keys)))
+    return _claimants(tx, select(job.c.id).where(mine, or_(IS_LEASED, retrying)))
+
+
+def _with_held(tx: Transaction, keys: Collection[str]) -> list[str]:
+    """Return those of these keys for which jobs wait."""
+    if not keys:
+        return []
+    waits = exists(select(job.c.id).where(job.c.concurrency_key == lane.c.key, WAITS_FOR_SLOT))
+    return list(tx.execute(select(lane.c.key).where(lane.c.key.in_(list(keys)), waits)).scalars())
+
+
+def waited_for(tx: Transaction, *, after: str, limit: int) -> list[str]:
+    """Return the next keys, in order, for which jobs wait."""
+    waits = exists(select(job.c.id).where(job.c.concurrency_key == lane.c.key, WAITS_FOR_SLOT))
+    return list(tx.execute(select(lane.c.key).where(lane.c.key > after, waits).order_by(lane.c.key).limit(limit)).scalars())
+
+
+def relieve(tx: Transaction, keys: Collection[str]) -> None:
+    """Let jobs of these keys go on that wait for a slot though one is free.
+
+    Whoever gives a slot back lets the next one go on; this is for those who could not: a caller that committed over a bare
+    connection, or died right after its commit.
+    """
+    ours = _lock(tx, keys)
+    in_use = _in_use(tx, ours) if ours else []
+    used = Counter(one.key for one in in_use)
+    for key in sorted(ours):
+        mine = and_(job.c.concurrency_key == key, job.c.slot.is_not(None), IS_PENDING)
+        ahead = select(func.count()).select_from(job).where(mine, MAY_TAKE_SLOT, job.c.run_at <= tx.now)
+        if tx.execute(ahead).scalar_one():
+            continue  # the next claim sees to it
+        held = _claimants(tx, select(job.c.id).where(mine, WAITS_FOR_SLOT).order_by(job.c.run_at).limit(LOOK))
+        limits = _limits([key], [*(one for one in in_use if one.key == key), *held])
+        if used[key] < limits[key]:
+            _open(tx, key, limits[key] - used[key])
 
 
 def hold(tx: Transaction, ids: Sequence[str]) -> None:
@@ -70,23 +181,53 @@ def hold(tx: Transaction, ids: Sequence[str]) -> None:
 def free(tx: Transaction, ended: Job) -> None:
     """Let the next job of the same key go on: `ended` has given its slot back."""
     if ended.slot is not None and ended.concurrency_key is not None:
-        _let_go_on(tx, ended.concurrency_key, 1)
+        _free(tx, {ended.concurrency_key: 1})
 
 
 def free_all(tx: Transaction, taken_back: Collection[Job]) -> None:
     """Let as many jobs go on as there were among these that had a slot, or whose turn it was."""
-    given = Counter(one.concurrency_key for one in taken_back if one.slot is Slot.OPEN and one.concurrency_key is not None)
+    _free(
+        tx, Counter(one.concurrency_key for one in taken_back if one.slot is Slot.OPEN and one.concurrency_key is not None)
+    )
+
+
+def _free(tx: Transaction, given: Mapping[str, int]) -> None:
+    """A caller's transaction gives slots back once it has committed: it may be open for long, and see what is long gone."""
+    if tx.freed is not None:
+        tx.freed.update(given)
+    else:
+        free_keys(tx, given)
+
+
+def free_keys(tx: Transaction, given: Mapping[str, int]) -> None:
+    """Let so many jobs of each key go on."""
     for key in sorted(given):
-        _let_go_on(tx, key, given[key])
+        _wait_for(tx, key)
+        _open(tx, key, given[key])
 
 
-def _let_go_on(tx: Transaction, key: str, count: int) -> None:
-    _wait_for(tx, key)
-    query = select(job.c.id).where(job.c.concurrency_key == key, WAITS_FOR_SLOT)
-    following = list(tx.execute(tx.dialect.latest(query.order_by(job.c.run_at, job.c.id).limit(count))).scalars())
-    if following:
-        tx.execute(update(job).where(job.c.id.in_(following), IS_PENDING).values(slot=Slot.OPEN))
+def _open(tx: Transaction, key: str, count: int) -> None:
+    """Let the oldest held jobs of a key go on, so many of each priority: the claim chooses. The caller holds the lane.
+
+    One that somebody else has locked is passed over.
+    """
+    query = select(job.c.id, job.c.priority).where(job.c.concurrency_key == key, WAITS_FOR_SLOT)
+    query = query.order_by(job.c.run_at, job.c.id).limit(max(LOOK, count))
+    chosen = _choose(tx.execute(query).all(), count)
+    if not chosen:
+        return
+    mine = select(job.c.id).where(job.c.id.in_(chosen), IS_PENDING)
+    ours = list(tx.execute(tx.dialect.locked(mine)).scalars()) or _choose(tx.execute(tx.dialect.locked(query)).all(), count)
+    if ours:
+        tx.execute(update(job).where(job.c.id.in_(ours), IS_PENDING).values(slot=Slot.OPEN))
         tx.wake()
+
+
+def _choose(held: Sequence[Any], count: int) -> list[str]:
+    by_priority: dict[int | None, list[str]] = {}
+    for id, priority in held:
+        by_priority.setdefault(priority, []).append(id)
+    return [id for ids in by_priority.values() for id in ids[:count]]
 
 
 def _wait_for(tx: Transaction, key: str) -> None:
@@ -121,6 +262,16 @@ def room_left(tx: Transaction, limit: int) -> int:
     # A job that stands for a run has no lease: it is its steps that are in flight.
     in_flight = select(job.c.id).where(IS_LEASED, job.c.lease_until.is_not(None)).limit(limit).subquery()
     return limit - int(tx.execute(select(func.count()).select_from(in_flight)).scalar_one())
+
+
+def exceeds(tx: Transaction, limit: int) -> bool:
+    """Say whether more jobs are in flight than `tm_max_in_flight`, those that this transaction wrote included.
+
+    Waits for a beat that is claiming, and for other calls: each counts what those before it have committed.
+    """
+    _wait_for(tx, EVERYTHING)
+    in_flight = select(job.c.id).where(IS_LEASED, job.c.lease_until.is_not(None)).limit(limit + 1).subquery()
+    return int(tx.execute(select(func.count()).select_from(in_flight)).scalar_one()) > limit
 
 
 def _lock(tx: Transaction, keys: Collection[str]) -> set[str]:

@@ -10,21 +10,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, func, literal_column, or_, select, union_all
+from sqlalchemy import Column, ColumnElement, Select, case, func, literal_column, or_, select, union_all
 
 from ..domain.execution import Execution, Outcome
 from ..domain.job import Job, JobState, Source
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.paging import Page
+from ..domain.scope import Ref
 from . import paging, tables
 from .audit import AuditLine, read_line
 from .conditions import IS_LEASED, IS_OWED, IS_PENDING, NEEDS_NO_SLOT, is_state
-from .database import Transaction
+from .database import UNNAMED, Transaction
 from .dead_letters import DeadLetter, read_letter
 from .executions import read_execution
 from .jobs import read_job
 from .logs import LogLine
 from .occurrences import read_occurrence
+from .rows import is_instant
 
 Conditions = Sequence[ColumnElement[bool]]
 execution, job, occurrence = tables.execution, tables.job, tables.occurrence
@@ -48,13 +50,16 @@ def executions(
     source: Source | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    scope: Sequence[Ref] | None = None,
     cursor: str | None = None,
     limit: int = 50,
     **equal: str | None,
 ) -> Page[Execution]:
-    """Return executions, the latest first: of a definition (by name), a task, an outcome …"""
-    query = select(execution).where(*_equal(execution, equal | {"source": source}))
-    query = query.where(*_between(execution.c.completed_at, since, until))
+    """Return executions, the latest first: of a definition (by name), a task, an outcome, a scope …"""
+    query, at = select(execution).where(*_equal(execution, equal | {"source": source})), execution.c.completed_at
+    if scope:
+        query, at = _in_scope(query, scope), tables.scope.c.completed_at
+    query = query.where(*_between(at, since, until))
     for name in ("definition", "entity_id"):  # said, so that the indexes that are about these fit
         if equal.get(name) is not None:
             query = query.where(execution.c[name].is_not(None))
@@ -62,7 +67,20 @@ def executions(
         query = query.where(execution.c.outcome == literal_column(f"'{outcome.value}'"))
         if outcome is not Outcome.SUCCEEDED:
             query = query.where(DID_NOT_SUCCEED)
-    return paging.fetch(tx, query, paging.EXECUTIONS, cursor=cursor, limit=limit, read=read_execution)
+    order = paging.BY_SCOPE if scope else paging.EXECUTIONS
+    return paging.fetch(tx, query, order, cursor=cursor, limit=limit, read=read_execution)
+
+
+def _in_scope(query: Select[Any], refs: Sequence[Ref]) -> Select[Any]:
+    """Return a query for executions with only those that have all these references, found by the first one's index."""
+    first = tables.scope
+    query = query.join(first, first.c.execution == execution.c.id)
+    query = query.where(first.c.name == refs[0][0], first.c.value == refs[0][1])
+    for name, value in refs[1:]:
+        other = first.alias()
+        mine = (other.c.execution == first.c.execution, other.c.name == name, other.c.value == value)
+        query = query.where(select(other.c.name).where(*mine).exists())
+    return query
 
 
 def has_traces(tx: Transaction, definition: str) -> bool:
@@ -78,14 +96,13 @@ def jobs(
     tx: Transaction, *, state: JobState | None = None, cursor: str | None = None, limit: int = 100, **equal: str | None
 ) -> Page[Job]:
     """Return jobs that are owed, those due first in front."""
-    wanted = [IS_OWED, *_equal(job, equal)]
+    wanted = [IS_OWED, *_equal(job, {"app": tx.app, **equal})]
     parts = [_some_jobs([*wanted, *part], cursor, limit) for part in _job_parts(state, equal)]
     if len(parts) == 1:
-        [query] = parts
-    else:
-        every = union_all(*(select(part.subquery()) for part in parts)).subquery()
-        query = select(every).order_by(every.c.run_at, every.c.id).limit(limit + 1)
-    return paging.page_of(tx.execute(query).all(), paging.JOBS, limit=limit, read=read_job)
+        return paging.page_of(tx, parts[0], paging.JOBS, limit=limit, read=read_job)
+    every = union_all(*(select(part.subquery()) for part in parts)).subquery()
+    query = select(every).order_by(every.c.run_at, every.c.id).limit(limit + 1)
+    return paging.page_of(tx, query, paging.JOBS, limit=limit, read=read_job, source=every)
 
 
 def _some_jobs(conditions: Conditions, cursor: str | None, limit: int) -> Select[Any]:
@@ -136,6 +153,9 @@ class Letters:
     def conditions(self, tx: Transaction) -> Conditions:
         """Return what their rows have in common."""
         found = _equal(dead_letter, {"task": self.task, "definition": self.definition})
+        if self.ids is None:
+            app = dead_letter.c.app
+            found.append(app.not_in(sorted(tx.foreign)) if tx.app == UNNAMED else app.in_((tx.app, UNNAMED)))
         found += _between(dead_letter.c.buried_at, self.since, self.until)
         if self.error is not None:
             told = (dead_letter.c.last_error, dead_letter.c.reason)
@@ -157,9 +177,12 @@ def dead_letter_ids(tx: Transaction, wanted: Letters) -> list[str]:
     return list(tx.execute(query.order_by(dead_letter.c.buried_at, dead_letter.c.id)).scalars())
 
 
-def dead_letters_by_task(tx: Transaction, wanted: Letters) -> list[tuple[str, int, datetime, datetime]]:
-    """Return of each task how many dead letters there are, and when the first and the last of them was buried."""
-    buried = dead_letter.c.buried_at
+def dead_letters_by_task(tx: Transaction, wanted: Letters) -> list[tuple[str, int, datetime | None, datetime | None]]:
+    """Return of each task how many dead letters there are, and when the first and the last of them was buried.
+
+    That is None where no such instant can be read.
+    """
+    buried = case((is_instant(dead_letter.c.buried_at), dead_letter.c.buried_at))
     query = select(dead_letter.c.task, func.count(), func.min(buried), func.max(buried)).where(*wanted.conditions(tx))
     return [tuple(row) for row in tx.execute(query.group_by(dead_letter.c.task).order_by(dead_letter.c.task))]
 

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import insert, select, type_coerce
 
 from ..domain.execution import MAX_MESSAGE, cut
-from ..domain.ids import execution_id
 from ..domain.job import Job
 from . import tables
 from .database import Transaction
@@ -51,13 +50,13 @@ def write_all(tx: Transaction, execution: str, lines: Sequence[tuple[str, str]])
 def write_all_if_held(tx: Transaction, one: Job, lines: Sequence[tuple[str, str]]) -> None:
     """Write lines of a running attempt; one that has lost its lease has nothing more to say."""
     if tx.execute(select(tables.job.c.id).where(held_by(one))).first() is not None:
-        write_all(tx, execution_id(one.id, one.attempt), lines)
+        write_all(tx, one.execution_id, lines)
 
 
 def write_if_held(tx: Transaction, one: Job, level: str, message: str) -> None:
     """Write one line of a running attempt; one that has lost its lease has nothing more to say."""
     log = tables.log
-    said = {"execution": execution_id(one.id, one.attempt), "level": level, "message": cut(message, MAX_MESSAGE)}
+    said = {"execution": one.execution_id, "level": level, "message": cut(message, MAX_MESSAGE)}
     stated = [type_coerce(value, log.c[name].type) for name, value in (said | {"at": tx.now}).items()]
     tx.execute(insert(log).from_select([*said, "at"], select(*stated).where(held_by(one))))
 

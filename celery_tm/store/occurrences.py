@@ -11,10 +11,11 @@ from sqlalchemy import Row, and_, case, delete, func, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Active
-from . import tables
+from . import rows, tables
 from .conditions import IS_ACTIVE, IS_OCCURRING, IS_PLANNED_AHEAD
 from .database import Transaction
-from .dialects import Moment
+from .dialect_base import Moment
+from .exclusions import leave_out
 
 occurrence = tables.occurrence
 COLUMNS = tuple(f.name for f in fields(Occurrence))
@@ -51,6 +52,11 @@ def active_of(tx: Transaction, definition: str) -> list[str]:
     return list(tx.execute(query.order_by(occurrence.c.scheduled_at)).scalars())
 
 
+def is_active(tx: Transaction, id: str) -> bool:
+    """Say whether an occurrence has not ended."""
+    return tx.execute(select(occurrence.c.id).where(occurrence.c.id == id, IS_ACTIVE)).first() is not None
+
+
 def planned_ahead(tx: Transaction, definition: str) -> dict[str, Occurrence]:
     """Return what is planned ahead of a definition, by id."""
     query = select(occurrence).where(IS_PLANNED_AHEAD, occurrence.c.definition == definition)
@@ -64,12 +70,17 @@ def remove_planned(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def queue(tx: Transaction, ids: Sequence[str]) -> None:
-    """Mark occurrences as handed to the broker."""
-    if ids:
-        # Written so that it fits no partial index: by its key a row is found at once, however much is owed.
-        pending = func.coalesce(occurrence.c.state, "") == OccurrenceState.PENDING
-        chosen = tx.dialect.among(occurrence.c.id, ids)
-        tx.execute(update(occurrence).where(chosen, pending).values(state=OccurrenceState.QUEUED))
+    """Mark occurrences as handed to the broker; one that another transaction has locked keeps its state until it starts."""
+    if not ids:
+        return
+    # Written so that it fits no partial index: by its key a row is found at once, however much is owed.
+    pending = func.coalesce(occurrence.c.state, "") == OccurrenceState.PENDING
+    free = tx.dialect.locked(select(occurrence.c.id).where(tx.dialect.among(occurrence.c.id, ids), pending))
+    change = update(occurrence).values(state=OccurrenceState.QUEUED)
+    if tx.dialect.gives_back_updates:
+        tx.execute(change.where(tx.dialect.picked_by(occurrence.c.id, free)))
+    elif chosen := list(tx.execute(free).scalars()):
+        tx.execute(change.where(occurrence.c.id.in_(chosen)))
 
 
 def start(tx: Transaction, id: str, *, deadline: Moment) -> None:
@@ -94,11 +105,25 @@ def allow(tx: Transaction, id: str, more: timedelta) -> None:
     tx.execute(update(occurrence).where(mine).values(deadline_at=tx.later(more)))
 
 
-def lock_overdue(tx: Transaction, *, limit: int) -> list[Occurrence]:
-    """Lock and return occurrences that run past their deadline, the longest first; those of others are passed over."""
-    query = select(occurrence).where(IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
-    query = query.order_by(occurrence.c.deadline_at).limit(limit)
-    return [read_occurrence(row) for row in tx.execute(tx.dialect.locked(query))]
+def overdue_ids(tx: Transaction, *, limit: int, skip: Sequence[str] = ()) -> list[str]:
+    """Return the ids of occurrences that run past their deadline, the longest first, not locked and not read."""
+    query = select(occurrence.c.id).where(IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
+    query = leave_out(tx, query.order_by(occurrence.c.deadline_at), occurrence.c.id, skip, limit=limit)
+    return list(tx.execute(query.limit(limit)).scalars())
+
+
+def lock_overdue(tx: Transaction, id: str) -> Occurrence | None:
+    """Lock and return an occurrence if it runs past its deadline, and nobody else has it. The caller has locked its jobs."""
+    mine = select(occurrence).where(occurrence.c.id == id, IS_OCCURRING, occurrence.c.deadline_at <= tx.now)
+    row = tx.execute(tx.dialect.locked(mine)).first()
+    return read_occurrence(row) if row else None
+
+
+def definition_name(tx: Transaction, definition: str) -> str | None:
+    """Return what people call the definition of an occurrence."""
+    names = select(tables.definition.c.name).where(tables.definition.c.id == definition)
+    name: str | None = tx.execute(names).scalar()
+    return name
 
 
 def find_overdue(tx: Transaction, id: str) -> Occurrence | None:
@@ -116,6 +141,18 @@ def last_ended(tx: Transaction, definition: str, *, count: int) -> list[Occurren
     return [OccurrenceState(state) for state in rows.scalars()]
 
 
+def last_success(tx: Transaction, run: Occurrence) -> datetime | None:
+    """Return when the last run that succeeded before this one began, by the order of their scheduled times.
+
+    One that was never seen to begin, as of a plain Celery task, counts from its scheduled time.
+    """
+    earlier = and_(occurrence.c.definition == run.definition, occurrence.c.scheduled_at < run.scheduled_at)
+    query = select(occurrence.c.started_at, occurrence.c.scheduled_at)
+    query = query.where(earlier, occurrence.c.state == OccurrenceState.COMPLETED)
+    row = tx.execute(query.order_by(occurrence.c.scheduled_at.desc()).limit(1)).first()
+    return None if row is None else row.started_at or row.scheduled_at
+
+
 def reopen(tx: Transaction, id: str) -> None:
     """Mark an occurrence as owed again: its dead letter was revived."""
     values = {"state": OccurrenceState.PENDING, "reason": None, "ended_at": None, "started_at": None, "deadline_at": None}
@@ -124,8 +161,7 @@ def reopen(tx: Transaction, id: str) -> None:
 
 def find(tx: Transaction, id: str) -> Occurrence | None:
     """Return one occurrence."""
-    row = tx.execute(select(occurrence).where(occurrence.c.id == id)).first()
-    return read_occurrence(row) if row else None
+    return rows.read_one(tx, select(occurrence).where(occurrence.c.id == id), read_occurrence, occurrence)
 
 
 def find_many(tx: Transaction, ids: Sequence[str]) -> list[Occurrence]:
@@ -152,7 +188,7 @@ def of_definition(
         query = query.where(occurrence.c.scheduled_at <= until)
     if since is not None:
         query = query.where(occurrence.c.scheduled_at >= since)
-    return [read_occurrence(row) for row in tx.execute(query.limit(limit))]
+    return rows.read_all(tx, query.limit(limit), read_occurrence, occurrence)
 
 
 def latest_of_each(tx: Transaction, definitions: Sequence[str], *, count: int) -> dict[str, list[Occurrence]]:
@@ -163,9 +199,10 @@ def latest_of_each(tx: Transaction, definitions: Sequence[str], *, count: int) -
         for id in definitions[start : start + 100]:
             part = select(occurrence).where(occurrence.c.definition == id, occurrence.c.decided_at.is_not(None))
             parts.append(select(part.order_by(occurrence.c.scheduled_at.desc()).limit(count).subquery()))
-        for row in tx.execute(union_all(*parts)):
-            found[row.definition].append(read_occurrence(row))
-    return {id: sorted(rows, key=lambda row: row.scheduled_at, reverse=True) for id, rows in found.items()}
+        every = union_all(*parts).subquery()
+        for one in rows.read_all(tx, select(every), read_occurrence, occurrence, source=every):
+            found[one.definition].append(one)
+    return {id: sorted(ones, key=lambda one: one.scheduled_at, reverse=True) for id, ones in found.items()}
 
 
 def read_occurrence(row: Row[Any]) -> Occurrence:

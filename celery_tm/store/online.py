@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from alembic import op
@@ -22,6 +23,7 @@ from sqlalchemy.schema import CreateColumn
 
 from ..errors import InvalidValue, TableInUse
 from .dialects import DIALECTS
+from .types import Instant
 
 # While we wait for a table, whoever comes after us waits behind us. So we wait for moments, go away, and come back.
 LOCK_WAIT = 0.2  # seconds; whole ones on MySQL, which counts in them
@@ -73,7 +75,14 @@ def rename_column(table: str, old: str, new: str) -> None:
         _alter(table, f"RENAME COLUMN {quoted(old)} TO {quoted(new)}")
 
 
-def add_index(name: str, table: str, *columns: str, where: str | None = None, plain: tuple[str, ...] | None = None) -> None:
+def add_index(
+    name: str,
+    table: str,
+    *columns: str,
+    where: str | None = None,
+    plain: tuple[str, ...] | None = None,
+    unique: bool = False,
+) -> None:
     """Index a table, or its rows that `where` names; MySQL, which knows none such, indexes `plain` or all rows."""
     if _has_index(name, table):
         return
@@ -81,12 +90,13 @@ def add_index(name: str, table: str, *columns: str, where: str | None = None, pl
     listed = ", ".join(quoted(column) for column in (plain if plain and kind() == "mysql" else columns))
     on = f"{quoted(name)} ON {named(table)} ({listed})"
     some = f" WHERE {where}" if where else ""
+    what = "UNIQUE INDEX" if unique else "INDEX"
     if kind() == "mysql":
-        _briefly(table, f"ALTER TABLE {named(table)} ADD INDEX {quoted(name)} ({listed}), ALGORITHM=INPLACE, LOCK=NONE")
+        _briefly(table, f"ALTER TABLE {named(table)} ADD {what} {quoted(name)} ({listed}), ALGORITHM=INPLACE, LOCK=NONE")
     elif kind() == "sqlite" or _is_small(table):
-        _briefly(table, f"CREATE INDEX {on}{some}")
+        _briefly(table, f"CREATE {what} {on}{some}")
     else:
-        _patiently(f"CREATE INDEX CONCURRENTLY {on}{some}")
+        _patiently(f"CREATE {what} CONCURRENTLY {on}{some}")
 
 
 def drop_index(name: str, table: str) -> None:
@@ -96,6 +106,54 @@ def drop_index(name: str, table: str) -> None:
             _briefly(table, f"ALTER TABLE {named(table)} DROP INDEX {quoted(name)}, ALGORITHM=INPLACE, LOCK=NONE")
     else:
         _briefly(table, f"DROP INDEX IF EXISTS {named(name)}")
+
+
+def drop_unique(name: str, table: str) -> None:
+    """Drop a constraint of the first tables if it is there; SQLite, which cannot, copies the table."""
+    if name not in _uniques(table):
+        return
+    if kind() == "postgresql":
+        _briefly(table, f"ALTER TABLE {named(table)} DROP CONSTRAINT IF EXISTS {quoted(name)}")
+    elif kind() == "mysql":
+        drop_index(name, table)
+    else:
+        with op.batch_alter_table(table, recreate="always") as batch:
+            batch.drop_constraint(name, type_="unique")
+
+
+def add_unique(name: str, table: str, *columns: str) -> None:
+    """Add a constraint to a small table unless it is there; SQLite copies the table."""
+    if name in _uniques(table):
+        return
+    listed = ", ".join(quoted(column) for column in columns)
+    if kind() == "sqlite":
+        with op.batch_alter_table(table, recreate="always") as batch:
+            batch.create_unique_constraint(name, list(columns))
+    else:
+        _briefly(table, f"ALTER TABLE {named(table)} ADD CONSTRAINT {quoted(name)} UNIQUE ({listed})")
+
+
+def _uniques(table: str) -> set[str | None]:
+    return {one["name"] for one in inspect(op.get_bind()).get_unique_constraints(table, schema=schema())}
+
+
+def joined(*parts: str) -> str:
+    """Return texts one after the other, as SQL."""
+    return f"CONCAT({', '.join(parts)})" if kind() == "mysql" else " || ".join(parts)
+
+
+def add_marks(prefix: str, value: str, *, table: str, where: str) -> None:
+    """Write a mark for each value that an SQL expression has in the rows that `where` names, unless it is there."""
+    mark, name = named("tm_mark"), joined(f"'{prefix}'", "found.v")
+    some = f"SELECT DISTINCT {value} AS v FROM {named(table)} WHERE {where}"
+    new = f"NOT EXISTS (SELECT 1 FROM {mark} m WHERE m.name = {name})"
+    columns = ", ".join(quoted(column) for column in ("name", "value", "at"))
+    bind = op.get_bind()
+    bind.execute(
+        text(f"INSERT INTO {mark} ({columns}) SELECT {name}, found.v, :now FROM ({some}) AS found WHERE {new}").bindparams(
+            bindparam("now", datetime.now(UTC), type_=Instant)
+        )
+    )
 
 
 def fill(table: str, column: str, value: str, *, where: str, key: str = "id", batch: int = BATCH) -> None:
@@ -169,27 +227,29 @@ def _briefly(table: str, statement: str) -> None:
     bind, until = op.get_bind(), time.monotonic() + PATIENCE
     while True:
         try:
-            _limit_waiting(bind, LOCK_WAIT)
-            bind.exec_driver_sql(statement)
+            _say_briefly(bind, statement)
         except DBAPIError as error:
             _give_way(error, table, until)
         else:
             return
 
 
+def _say_briefly(connection: Connection, statement: str) -> None:
+    """Run a statement that fails if it has to wait long for a lock."""
+    if kind() == "postgresql":  # in one message, which is a transaction: a pooler may give the next one another session
+        limited = f"SET LOCAL lock_timeout = {int(LOCK_WAIT * 1000)}; {statement}"
+        connection.exec_driver_sql(limited, execution_options={"no_parameters": True})
+        return
+    if kind() == "mysql":
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {max(1, int(LOCK_WAIT))}")
+    connection.exec_driver_sql(statement)
+
+
 def _patiently(statement: str) -> None:
     """Run a statement that lets others read and write, however long it has to wait for them."""
-    bind = op.get_bind()
-    _limit_waiting(bind, 0)
-    bind.exec_driver_sql(statement)
-
-
-def _limit_waiting(connection: Connection, seconds: float) -> None:
-    """Let statements fail that have to wait so long for a lock; 0 is for ever."""
-    if kind() == "postgresql":
-        connection.exec_driver_sql(f"SET lock_timeout = {int(seconds * 1000)}")
-    elif kind() == "mysql":
-        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {max(1, int(seconds))}")
+    if kind() == "mysql":
+        op.get_bind().exec_driver_sql("SET SESSION lock_wait_timeout = 1")
+    op.get_bind().exec_driver_sql(statement)
 
 
 def _give_way(error: DBAPIError, table: str, until: float) -> None:

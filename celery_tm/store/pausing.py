@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sqlalchemy import select
 
+from ..domain.audit_line import SYSTEM
 from ..domain.occurrence import OccurrenceState
 from . import audit, definitions, occurrences, tables, versions
 from .database import Transaction
@@ -24,7 +25,7 @@ def pause_if_failing(tx: Transaction, occurrence: str) -> None:
     if len(ends) < before.pause_after or OccurrenceState.COMPLETED in ends:
         return
     reason = f"its last {before.pause_after} runs have failed"
-    after = replace(before, paused=True, version=before.version + 1, updated_by=audit.SYSTEM)
+    after = replace(before, paused=True, version=before.version + 1, updated_by=SYSTEM)
     if definitions.pause(tx, after, version=before.version):
         versions.keep(tx, after, action="pause", actor=None, reason=reason)
         now = {"paused": True, "version": after.version}

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from .clocks import Clock
-from .dialects import Dialect
+from .dialect_base import Dialect
 
 Row = Sequence[Any]
 Processor = Callable[[Any], Any]

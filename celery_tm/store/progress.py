@@ -13,7 +13,7 @@ from typing import Any
 from ..domain.execution import MAX_ERROR, MAX_MESSAGE, Outcome, cut
 from ..domain.job import Job, JobState
 from ..domain.occurrence import OccurrenceState
-from ..domain.run import Run, RunStep, hook_job, passed_over, step_job
+from ..domain.run import ON_START, Run, RunStep, hook_job, passed_over, step_job
 from ..domain.workflow import ALL, OPEN, StepState, count_down
 from . import executions, insertion, jobs, keys, lanes, workflows
 from .database import Transaction
@@ -25,6 +25,7 @@ STATE_AFTER: Mapping[Outcome, StepState] = {
     Outcome.FAILED: StepState.FAILED,
     Outcome.TIMEOUT: StepState.FAILED,
     Outcome.ORPHANED: StepState.FAILED,
+    Outcome.STALE: StepState.FAILED,
     Outcome.CANCELLED: StepState.CANCELLED,
     Outcome.EXPIRED: StepState.CANCELLED,
 }
@@ -69,7 +70,8 @@ def end_step(tx: Transaction, run: Run, job: Job, end: StepEnd) -> Run:
     if end.state is StepState.SUCCEEDED or not step.stops_run or run.is_stopped:
         return _advance(tx, run, [step.feeds])
     as_ = OccurrenceState.FAILED if end.state is StepState.FAILED else OccurrenceState.CANCELLED
-    return stop(tx, run, by=_blamed(step, end), as_=as_, also=[step.feeds])
+    # Without what the hook prepares no step may start, not even one that would run regardless.
+    return stop(tx, run, by=_blamed(step, end), as_=as_, also=[step.feeds], all_of_it=step.name == ON_START)
 
 
 def _blamed(step: RunStep, end: StepEnd) -> str:
@@ -104,7 +106,7 @@ def _take_back(tx: Transaction, run: Run, names: set[str]) -> set[str]:
     """Delete and record jobs of steps that have not started; return the names of those that run: these are asked to stop."""
     if not names:
         return set()
-    found = [job for job in jobs.lock_of_occurrences(tx, [run.id]) if job.step in names]
+    found = [job for job in jobs.lock_steps(tx, run.id) if job.step in names]
     running = [job for job in found if job.state is JobState.RUNNING]
     waiting = [job for job in found if job.state is not JobState.RUNNING]
     jobs.remove_all_waiting(tx, [(job.id, job.attempt) for job in waiting])
@@ -155,7 +157,7 @@ def _start(tx: Transaction, run: Run, steps: Sequence[RunStep]) -> Sequence[RunS
     made = {step.name: step_job(run, step, now) for step in steps}
     keyed = [(job.task, job.dedupe_key) for job in made.values() if job.dedupe_key is not None]
     kept = keys.find_all_kept(tx, keyed) if keyed else {}
-    results = {name: done.result for name, job in made.items() if (done := kept.get((job.task, job.dedupe_key or "")))}
+    results = {name: done.whole for name, job in made.items() if (done := kept.get((job.task, job.dedupe_key or "")))}
     fresh = {name: job for name, job in made.items() if name not in results}
     if fresh:
         written = insertion.insert_many(tx, [jobs.columns_of(job) for job in fresh.values()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ from sqlalchemy import Column, Select, delete, exists, func, or_, select
 from ..domain.occurrence import OccurrenceState
 from . import tables
 from .database import Transaction
-from .dialects import Moment
+from .dialect_base import Moment
+from .rows import EARLIEST, is_instant
 
 ENDED = tuple(state for state in OccurrenceState if state not in (
     OccurrenceState.PENDING, OccurrenceState.QUEUED, OccurrenceState.RUNNING,
@@ -41,10 +43,13 @@ _AT: Mapping[str, Column[Any]] = {
 
 
 def remove_before(tx: Transaction, kind: str, before: Moment, *, limit: int) -> int:
-    """Delete up to `limit` rows of a kind that are from before an instant, those first that are from longest ago."""
+    """Delete up to `limit` rows of a kind that are from before an instant, those first that are from longest ago.
+
+    Rows that others have locked are passed over.
+    """
     table, chosen = _OLD[kind](before)
     key = next(iter(table.primary_key.columns))
-    found = tx.execute(chosen.limit(limit)).all()
+    found = tx.execute(tx.dialect.locked(chosen.limit(limit))).all()
     if not found:
         return 0
     if kind == "keys":  # its primary key has two columns
@@ -52,9 +57,85 @@ def remove_before(tx: Transaction, kind: str, before: Moment, *, limit: int) -> 
         for row in found:
             tx.execute(delete(table).where(task == row.task, text == row.key, table.c.kept_until <= before))
         return len(found)
+    if kind == "executions":
+        tx.execute(delete(tables.scope).where(tables.scope.c.execution.in_([row[0] for row in found])))
     if kind == "steps":
         return _remove_steps(tx, [(row.workflow, row.name) for row in found])
     return tx.execute(delete(table).where(key.in_([row[0] for row in found]))).rowcount
+
+
+@dataclass(slots=True)
+class Walk:
+    """One pass over old executions, the oldest first: how far it has come, and from where on each task's newest are kept.
+
+    Executions that stay are passed once, not again for every batch.
+    """
+
+    keep: int  # the newest so many of each task, and of each definition, stay
+    after: tuple[datetime, str] | None = None
+    edges: dict[tuple[str, str], datetime | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What one batch of a walk did; `reached` is None at the end."""
+
+    removed: int
+    reached: tuple[datetime, str] | None
+
+
+def remove_executions(tx: Transaction, *, age: timedelta, walk: Walk, limit: int) -> Walked:
+    """Delete those of the next `limit` executions older than `age` that are not among the newest of their kind."""
+    table, chosen = _OLD["executions"](tx.later(-age))
+    chosen = chosen.add_columns(table.c.completed_at, table.c.task, table.c.definition).order_by(table.c.id).limit(limit)
+    chosen = chosen.where(is_instant(table.c.completed_at))
+    if walk.after is not None:
+        at, id = walk.after
+        chosen = chosen.where(table.c.completed_at >= at, or_(table.c.completed_at > at, table.c.id > id))
+    found = tx.execute(chosen).all()
+    old = [*_unreadable(tx, walk, limit), *(row.id for row in found if _is_beyond(tx, walk, row))]
+    free = tx.execute(tx.dialect.locked(select(table.c.id).where(table.c.id.in_(old)))).scalars().all() if old else []
+    if free:
+        tx.execute(delete(tables.scope).where(tables.scope.c.execution.in_(free)))
+        tx.execute(delete(table).where(table.c.id.in_(free)))
+    last = found[-1] if len(found) == limit else None
+    return Walked(len(free), None if last is None else (last.completed_at, last.id))
+
+
+def oldest_execution(tx: Transaction, *, keep: int, among: int = 200) -> datetime | None:
+    """Return when the oldest execution ended that may be pruned, of the oldest so many; None: all of those stay."""
+    table, chosen = _OLD["executions"](tx.now)
+    columns = (table.c.completed_at, table.c.task, table.c.definition)
+    walk = Walk(keep)
+    for row in tx.execute(chosen.add_columns(*columns).where(is_instant(table.c.completed_at)).limit(among)).all():
+        if _is_beyond(tx, walk, row):
+            at: datetime = row.completed_at
+            return at
+    return None
+
+
+def _unreadable(tx: Transaction, walk: Walk, limit: int) -> Sequence[str]:
+    """Return the executions whose end lies before all time, so that nobody can read it; a walk begins with them."""
+    table = tables.execution
+    query = select(table.c.id).where(table.c.completed_at < EARLIEST).limit(limit)
+    return tx.execute(query).scalars().all() if walk.after is None else []
+
+
+def _is_beyond(tx: Transaction, walk: Walk, row: Any) -> bool:
+    """Say whether there are as many newer executions of the same task, and of the same definition, as are to be kept."""
+    kinds = [("task", row.task), *([("definition", row.definition)] if row.definition is not None else [])]
+    return not walk.keep or all((edge := _edge(tx, walk, kind)) is not None and row.completed_at < edge for kind in kinds)
+
+
+def _edge(tx: Transaction, walk: Walk, kind: tuple[str, str]) -> datetime | None:
+    """Return when the oldest of the executions ended that are kept of a kind; None: there are fewer. An index knows."""
+    if kind not in walk.edges:
+        table, (name, value) = tables.execution, kind
+        newest = select(table.c.completed_at).where(table.c[name] == value, table.c[name].is_not(None))
+        newest = newest.where(is_instant(table.c.completed_at))
+        query = newest.order_by(table.c.completed_at.desc()).offset(walk.keep - 1).limit(1)
+        walk.edges[kind] = tx.execute(query).scalar()
+    return walk.edges[kind]
 
 
 def _remove_steps(tx: Transaction, found: Sequence[tuple[str, str]]) -> int:

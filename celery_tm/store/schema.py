@@ -23,7 +23,7 @@ from .tables import metadata
 if TYPE_CHECKING:
     from alembic.config import Config
 
-LATEST = "0005"  # the newest revision in migrations/versions; a test holds the two in step
+LATEST = "0007"  # the newest revision in migrations/versions; a test holds the two in step
 
 
 def ensure(database: Database) -> None:
@@ -119,29 +119,39 @@ def _opened_embedded(database: Database) -> Iterator[Connection]:
 
 @contextmanager
 def _opened_on_server(database: Database) -> Iterator[Connection]:
-    with database.engine.connect() as connection:
+    with database.engine.connect() as turn, database.engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         try:
-            _wait_for_turn(connection, database)
+            _wait_for_turn(turn, database)
             if database.dialect.name == "postgresql":
-                connection.exec_driver_sql("SET statement_timeout = 0")  # an index takes as long as it takes
+                if not database.manner.is_pooled:  # another client would get the session with this setting
+                    connection.exec_driver_sql("SET statement_timeout = 0")  # an index takes as long as it takes
+                    connection.exec_driver_sql("SET lock_timeout = 0")
                 if database.schema:
                     connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
             yield connection
         finally:
-            connection.invalidate()  # gives the turn back, and with it what was set for this session
+            for used in (connection, turn):
+                used.invalidate()  # gives the turn back, and with it what was set for this session
 
 
 def _wait_for_turn(connection: Connection, database: Database) -> None:
-    """Wait until no other node is migrating these tables, however long it takes."""
+    """Wait until no other node is migrating these tables, however long it takes.
+
+    On PostgreSQL the turn is a transaction's: a pooler would leave the lock of a session behind. It holds no snapshot, so
+    no index that is made meanwhile waits for it.
+    """
     if database.dialect.name == "mysql":
         whose = "MD5(DATABASE())"  # such locks are the server's, not the database's
         asked = f"SELECT GET_LOCK(CONCAT('celery_tm ', {whose}), 0)"
     else:
-        asked = f"SELECT pg_try_advisory_lock(hashtext('celery_tm schema {database.schema or ''}'))"
+        asked = f"SELECT pg_try_advisory_xact_lock(hashtext('celery_tm schema {database.schema or ''}'))"
     # Asked again and again: whoever waits inside a statement keeps PostgreSQL from making an index beside writers.
     while not connection.exec_driver_sql(asked).scalar():
+        connection.rollback()
         time.sleep(0.2)
+    if database.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 def _config() -> Config:

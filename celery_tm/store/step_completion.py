@@ -38,13 +38,12 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, aggregate_order_by
 
 from ..domain.execution import MAX_MESSAGE, Outcome, cut
 from ..domain.facts import Ended
-from ..domain.ids import execution_id
 from ..domain.job import Job
 from ..domain.workflow import StepState
 from . import completion, tables
 from .clocks import Clock
 from .database import Transaction
-from .dialects import Dialect
+from .dialect_base import Dialect
 from .prepared import Prepared
 
 job, workflow, step = tables.job, tables.workflow, tables.step
@@ -58,7 +57,7 @@ def may_be_quiet(dialect: Dialect, one: Job, ended: Mapping[str, Any] | None) ->
 
 def succeed(tx: Transaction, one: Job, *, result: str | None, message: str | None, keep_key: timedelta) -> bool:
     """Write the success of a step that brings no join to zero. False: it would, or the lease was lost: then nothing is."""
-    values = {"job_id": one.id, **completion.claim_of(one), "execution_": execution_id(one.id, one.attempt)}
+    values = {"job_id": one.id, **completion.claim_of(one), "execution_": one.execution_id}
     values |= {"run_": one.occurrence, "step_": one.step, "result_": result, "message_": cut(message, MAX_MESSAGE)}
     if one.dedupe_key is not None:
         values["keep_key_"] = keep_key

@@ -7,15 +7,12 @@ partial index from PostgreSQL's planner.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
     Index,
     Integer,
-    MetaData,
     SmallInteger,
     String,
     Table,
@@ -24,21 +21,13 @@ from sqlalchemy import (
     text,
 )
 
-from ..domain.job import MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_TASK
+from ..domain.job import MAX_APP, MAX_ENTITY, MAX_ID, MAX_KEY, MAX_NAME, MAX_TASK
+from ..domain.scope import MAX_REF_NAME, MAX_REF_VALUE
+from .table_options import OPTIONS, partial
+from .table_options import metadata as metadata
 from .types import Duration, Instant, Json, LongText
 
-metadata = MetaData()
-# Keys and names compare to the letter everywhere; MySQL's default would ignore case.
-OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
-
-
-def partial(name: str, *columns: str, where: str, plain: tuple[str, ...] | None = None) -> tuple[Index, Index]:
-    """Return an index over the rows that `where` names; MySQL, which knows none such, indexes `plain` or all rows."""
-    some = Index(name, *columns, postgresql_where=text(where), sqlite_where=text(where))
-    every = Index(name, *(plain or columns))
-    with_parts: Any = ("postgresql", "sqlite")
-    without: Any = ("mysql", "mariadb")
-    return some.ddl_if(dialect=with_parts), every.ddl_if(dialect=without)
+IS_DUE, TAKES_TURNS = "state = 'pending' AND slot IS NULL", "state = 'pending' AND slot = 'open'"
 
 
 def _job_columns() -> list[Column[object]]:
@@ -85,6 +74,10 @@ def _job_columns() -> list[Column[object]]:
         Column("actor", String(255)),
         Column("ended", Json),
         Column("carrier", String(36)),
+        Column("app", String(MAX_APP), nullable=False, server_default=""),
+        Column("stuck_at", Instant),
+        Column("keep_failed", Duration),
+        Column("keep_cancelled", Duration),
     ]
 
 
@@ -94,8 +87,8 @@ job = Table(
     *_job_columns(),
     UniqueConstraint("dedupe_key", "task", name="tm_job_key"),
     # Jobs that need a slot have an index of their own: those that wait for one never stand in the way of the others.
-    *partial("tm_job_due", "run_at", where="state = 'pending' AND slot IS NULL", plain=("state", "slot", "run_at")),
-    *partial("tm_job_turn", "run_at", where="state = 'pending' AND slot = 'open'", plain=("slot", "state", "run_at")),
+    *partial("tm_job_app_due", "app", "run_at", where=IS_DUE, plain=("app", "state", "slot", "run_at")),
+    *partial("tm_job_app_turn", "app", "run_at", where=TAKES_TURNS, plain=("slot", "app", "state", "run_at")),
     *partial("tm_job_lane", "concurrency_key", "run_at", where="slot IS NOT NULL"),
     *partial("tm_job_lease", "lease_until", where="state <> 'pending'", plain=("state", "lease_until")),
     *partial("tm_job_entity", "entity_id", "task", where="entity_id IS NOT NULL"),
@@ -112,6 +105,7 @@ dead_letter = Table(
     Column("buried_at", Instant, nullable=False),
     Index("tm_dead_letter_task", "task", "buried_at"),
     Index("tm_dead_letter_buried", "buried_at"),
+    *partial("tm_dead_letter_key", "dedupe_key", "task", where="dedupe_key IS NOT NULL"),
     **OPTIONS,
 )
 
@@ -134,6 +128,10 @@ execution = Table(
     Column("traceback", LongText),
     Column("worker", String(255)),
     Column("actor", String(255)),
+    Column("dedupe_key", String(MAX_KEY)),
+    Column("scope", Json),
+    Column("run_at", Instant),
+    Column("next_delay", Duration),
     Index("tm_execution_job", "job", "attempt"),
     Index("tm_execution_task", "task", "completed_at"),
     Index("tm_execution_completed", "completed_at"),
@@ -142,6 +140,18 @@ execution = Table(
     *partial("tm_execution_entity", "entity_id", "completed_at", where="entity_id IS NOT NULL"),
     # Most succeed: whoever looks for the others does not read past those, and those cost nothing to write.
     *partial("tm_execution_trouble", "outcome", "completed_at", where="outcome <> 'succeeded'"),
+    **OPTIONS,
+)
+
+# The scope of executions, one row for each reference, by which history is searched; jobs without a scope have none.
+scope = Table(
+    "tm_scope",
+    metadata,
+    Column("name", String(MAX_REF_NAME), primary_key=True),
+    Column("value", String(MAX_REF_VALUE), primary_key=True),
+    Column("completed_at", Instant, primary_key=True),
+    Column("execution", String(36), primary_key=True),
+    Index("tm_scope_execution", "execution"),
     **OPTIONS,
 )
 
@@ -155,6 +165,7 @@ key = Table(
     Column("result", LongText),
     Column("done_at", Instant, nullable=False),
     Column("kept_until", Instant, nullable=False),
+    Column("outcome", String(10), nullable=False, server_default="succeeded"),
     Index("tm_key_job", "job"),
     Index("tm_key_kept", "kept_until"),
     **OPTIONS,
@@ -221,8 +232,12 @@ definition = Table(
     Column("created_by", String(255)),
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", String(255)),
-    UniqueConstraint("name", name="tm_definition_name"),
-    Index("tm_definition_due", "next_run_at"),
+    Column("app", String(MAX_APP), nullable=False, server_default=""),
+    Column("declared", Json),
+    Column("groups", Json),
+    Column("on_start_blocking", Boolean, nullable=False, server_default=false()),
+    Index("tm_definition_app_name", "app", "name", unique=True),
+    Index("tm_definition_app_due", "app", "next_run_at"),
     Index("tm_definition_group", "group"),
     Index("tm_definition_origin", "origin"),
     **OPTIONS,
@@ -246,6 +261,7 @@ occurrence = Table(
     Column("deadline_at", Instant),
     Column("ended_at", Instant),
     Column("report", Json),
+    Column("overrides", Json),
     Index("tm_occurrence_definition", "definition", "scheduled_at"),
     Index("tm_occurrence_scheduled", "scheduled_at"),
     *partial("tm_occurrence_deadline", "deadline_at", where="state = 'running'", plain=("state", "deadline_at")),
@@ -321,15 +337,11 @@ calendar = Table(
     Column("entries", Json, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", String(255)),
+    Column("declared", Json),
     **OPTIONS,
 )
 
-lane = Table(
-    "tm_lane",
-    metadata,
-    Column("key", String(MAX_KEY), primary_key=True),
-    **OPTIONS,
-)
+lane = Table("tm_lane", metadata, Column("key", String(MAX_KEY), primary_key=True), **OPTIONS)
 
 mark = Table(
     "tm_mark",

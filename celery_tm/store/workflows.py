@@ -14,12 +14,14 @@ from sqlalchemy import Row, and_, insert, select, update
 from ..domain.occurrence import OccurrenceState
 from ..domain.run import Run, RunStep
 from ..domain.workflow import StepState
-from . import tables
+from . import keys, tables
 from .database import Transaction
 
-workflow, step = tables.workflow, tables.step
-RUN_COLUMNS = tuple(f.name for f in fields(Run))
+job, workflow, step = tables.job, tables.workflow, tables.step
+RUN_COLUMNS = tuple(f.name for f in fields(Run) if f.name != "app")
 STEP_COLUMNS = tuple(f.name for f in fields(RunStep))
+# Its job says whose a run is, not its settings: what an app had may have been taken over since.
+RUNS = select(workflow, select(job.c.app).where(job.c.id == workflow.c.job).scalar_subquery().label("app"))
 
 
 def insert_run(tx: Transaction, run: Run, steps: Sequence[RunStep]) -> None:
@@ -37,15 +39,23 @@ def lock(tx: Transaction, id: str | None) -> Run | None:
     """Make a run ours until the transaction ends, and return it as it is now; None if there is none of this id."""
     if id is None:
         return None
-    query = select(workflow).where(workflow.c.id == id)
+    query = RUNS.where(workflow.c.id == id)
     row = tx.execute(query.with_for_update() if tx.dialect.skips_locked else query).first()
-    return _read_run(row) if row else None
+    return read_run(row) if row else None
+
+
+def try_lock(tx: Transaction, id: str) -> bool:
+    """Make a run ours until the transaction ends, unless somebody else has it; True also if there is none of this id."""
+    query = select(workflow.c.id).where(workflow.c.id == id)
+    if tx.execute(tx.dialect.locked(query)).first() is not None:
+        return True
+    return tx.execute(query).first() is None
 
 
 def find(tx: Transaction, id: str) -> Run | None:
     """Return a run."""
-    row = tx.execute(select(workflow).where(workflow.c.id == id)).first()
-    return _read_run(row) if row else None
+    row = tx.execute(RUNS.where(workflow.c.id == id)).first()
+    return read_run(row) if row else None
 
 
 def known(tx: Transaction, ids: Sequence[str]) -> set[str]:
@@ -64,13 +74,13 @@ def save(tx: Transaction, run: Run) -> None:
 def steps_of(tx: Transaction, run: str) -> list[RunStep]:
     """Return the steps of a run, as they were stated."""
     query = select(step).where(step.c.workflow == run).order_by(step.c.number)
-    return [_read_step(row) for row in tx.execute(query)]
+    return [read_step(row) for row in tx.execute(query)]
 
 
 def find_step(tx: Transaction, run: str, name: str) -> RunStep | None:
     """Return one step of a run."""
     row = tx.execute(tx.dialect.latest(select(step).where(step.c.workflow == run, step.c.name == name))).first()
-    return _read_step(row) if row else None
+    return read_step(row) if row else None
 
 
 def waiting_for(tx: Transaction, run: str, joins: Collection[int]) -> list[RunStep]:
@@ -87,7 +97,7 @@ def in_state(tx: Transaction, run: str, *states: StepState) -> list[RunStep]:
 def _current(tx: Transaction, wanted: Any) -> list[RunStep]:
     """Return steps as they are committed now; the caller has locked their run."""
     query = tx.dialect.latest(select(step).where(wanted).order_by(step.c.number))
-    return [_read_step(row) for row in tx.execute(query)]
+    return [read_step(row) for row in tx.execute(query)]
 
 
 def change(tx: Transaction, run: str, names: Sequence[str], **values: Any) -> None:
@@ -100,7 +110,7 @@ def change(tx: Transaction, run: str, names: Sequence[str], **values: Any) -> No
 def results_of(tx: Transaction, run: str) -> dict[str, tuple[StepState, str | None]]:
     """Return how the steps of a run stand, and their results as JSON text, by name."""
     query = select(step.c.name, step.c.state, step.c.result).where(step.c.workflow == run).order_by(step.c.number)
-    return {row.name: (StepState(row.state), row.result) for row in tx.execute(query)}
+    return {row.name: (StepState(row.state), keys.whole(row.result)) for row in tx.execute(query)}
 
 
 def names_of(tx: Transaction, jobs: Mapping[str, str]) -> dict[str, str]:
@@ -114,13 +124,15 @@ def names_of(tx: Transaction, jobs: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _read_run(row: Row[Any]) -> Run:
+def read_run(row: Row[Any]) -> Run:
+    """Return a row as a value."""
     values = {name: row._mapping[name] for name in RUN_COLUMNS}
     values["stopped_as"] = OccurrenceState(values["stopped_as"]) if values["stopped_as"] else None
-    return Run(**values)
+    return Run(**values, app=row._mapping.get("app") or values["settings"].get("app") or "")
 
 
-def _read_step(row: Row[Any]) -> RunStep:
+def read_step(row: Row[Any]) -> RunStep:
+    """Return a row as a value."""
     values = {name: row._mapping[name] for name in STEP_COLUMNS}
     values["state"] = StepState(values["state"])
     values["feeds"] = [int(join) for join in values["feeds"].split()]

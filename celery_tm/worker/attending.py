@@ -17,13 +17,14 @@ from celery.signals import celeryd_after_setup, worker_process_init, worker_read
 
 from .. import events
 from ..domain.job import MAX_WORKER, fitted
-from ..errors import RightMissing
+from ..errors import RightMissing, TmError
 from ..installation import Installation
 from ..store import nodes
 
 logger = logging.getLogger(__name__)
 
 SEEN_EVERY = 10.0
+LOCK_TIMEOUT = 5.0  # seconds that a worker waits for a row which another transaction has locked; a body waits as it likes
 KIND = "worker"
 _attendances: WeakKeyDictionary[Any, Attendance] = WeakKeyDictionary()  # by app
 
@@ -63,6 +64,14 @@ class Attendance:
             logger.debug("%s is not seen: %s", self.name, error)
 
 
+_worker: list[bool] = []  # not empty in a worker and, since they are forked from it, in its pool processes
+
+
+def is_worker() -> bool:
+    """Say whether this process is a worker, or one of its pool processes."""
+    return bool(_worker)
+
+
 def is_ours(app: Any) -> bool:
     """Say whether an app has tasks of ours."""
     return any(getattr(task, "tm_gated", False) for task in app.tasks.values())
@@ -70,13 +79,27 @@ def is_ours(app: Any) -> bool:
 
 @celeryd_after_setup.connect(weak=False, dispatch_uid="celery_tm.worker.attending")
 def _set_up(instance: Any = None, **_: Any) -> None:
-    """Count from the beginning: pool processes are forked after this."""
+    """Wait for nobody's locks, and count from the beginning: pool processes are forked after this."""
+    _worker[:] = [True]
     if instance is not None and is_ours(instance.app):
         installation = Installation.of(instance.app)
+        try:
+            database = installation.database  # reads the settings
+        except TmError as error:  # Celery only logs what a signal handler raises, and the worker would start
+            raise SystemExit(f"Error: {error}") from error
+        database.serve(lock_timeout=LOCK_TIMEOUT, bodies=_bodies_in_one_process(instance))
         if installation.settings.port_of(KIND) is not None:
             from ..metrics.serving import count_worker
 
             count_worker(installation, has_processes=_has_processes(instance.pool_cls))
+
+
+def _bodies_in_one_process(worker: Any) -> int:
+    """Return how many bodies may run at once in this process; 0 where each has a process of its own."""
+    if _has_processes(worker.pool_cls):
+        return 0
+    most = worker.autoscale if isinstance(worker.autoscale, (list, tuple)) else ()
+    return max(int(worker.concurrency or 1), *(int(count) for count in most), 1)
 
 
 def _has_processes(pool: Any) -> bool:
@@ -88,11 +111,14 @@ def _has_processes(pool: Any) -> bool:
 @worker_process_init.connect(weak=False, dispatch_uid="celery_tm.worker.attending")
 def _pool_process_is_set_up(**_: Any) -> None:
     """Let a pool process that was not forked count too."""
+    _worker[:] = [True]
     from celery import current_app
 
     app = current_app._get_current_object()
     if is_ours(app):
         installation = Installation.of(app)
+        if installation.database.manner.lock_timeout is None:
+            installation.database.serve(lock_timeout=LOCK_TIMEOUT)
         if installation.settings.port_of(KIND) is not None:
             from ..metrics.serving import count_in_pool
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..domain.run import HOOK_TASK
 from ..errors import UnknownHook, nearest
 from ..installation import Installation
+from ..producer import defer
 from ..recovery.pruner import prune
 
 PRUNE = "celery_tm.prune"
@@ -21,9 +22,15 @@ def register(app: Any, base: Any) -> None:
 
     @app.task(name=PRUNE, base=base, shared=False, max_retries=3)
     def prune_old_rows() -> dict[str, Any]:
-        """Delete executions, occurrences, log lines, keys and audit lines that are too old or too many."""
+        """Delete executions, occurrences, log lines, keys and audit lines that are too old or too many.
+
+        One pass is bounded, so that a worker can stop; while there is more, another one follows.
+        """
         installation = Installation.of(app)
-        return asdict(prune(installation.database, installation.settings))
+        pruned = prune(installation.database, installation.settings)
+        if not pruned.finished:
+            defer(prune_old_rows.s(), concurrency_key=PRUNE, app=app)
+        return asdict(pruned)
 
     @app.task(name=HOOK_TASK, base=base, shared=False, max_retries=3)
     def call_hook(name: str, occurrence: dict[str, Any], report: dict[str, Any]) -> Any:

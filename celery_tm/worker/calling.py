@@ -10,16 +10,19 @@ from typing import Any
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
+from .. import answers
 from ..domain.execution import Failure
 from ..domain.retry import TryAgain
 from ..errors import TmError
 from ..installation import Installation
-from ..producer.capturing import capture, instant_of, wait_of
+from ..producer.capturing import capture, check_rules, instant_of, wait_of
 from ..producer.message import keep
 from ..store import body
 from . import context as contexts
 from . import recorder
+from .call_ids import is_signature, of_process, with_call
 from .context import JobContext
+from .delivery import REPLACES
 
 logger = logging.getLogger(__name__)
 WHEN = ("eta", "countdown")
@@ -37,6 +40,8 @@ def call(
 ) -> Any:
     """Make a call with `send`, Celery's own `apply_async`, unless it belongs in the job table."""
     installation = Installation.of(task.app)
+    if task.app.current_worker_task is None:  # a worker publishes callbacks: of those the gate makes dead letters
+        check_rules(task, args, kwargs)
     wait = wait_of(task.app, options.get("eta"), options.get("countdown"))
     options = {**installation.described(task.name, args, kwargs), **options}
     is_chosen = id is not None
@@ -49,6 +54,8 @@ def call(
     context = contexts.peek()
     if context is not None and context.asks_again and id == context.id:
         return _try_again(task, context, send_to, wait)
+    if is_chosen and is_signature(options):
+        options = with_call(task.app, id, options)
     if wait > installation.settings.tm_capture_eta_after or body.ambient(installation.database) is not None:
         result = capture(task, send_to, id=id, args=args, kwargs=kwargs, wait=wait, names_id=is_chosen)
         if result is not None:
@@ -56,20 +63,21 @@ def call(
     try:
         return send(task_id=id, producer=producer, **options)
     except OperationalError as error:
-        if not installation.settings.tm_keep_unsent:
-            raise
+        of_process.forget()
+        if not installation.settings.tm_keep_unsent or REPLACES in (options.get("headers") or {}):
+            raise  # the row of the attempt that it replaces keeps it
         return _without_broker(task, send_to, error, id=id, args=args, kwargs=kwargs, wait=wait)
 
 
 def _without_broker(task: Any, send_to: Callable[[Any], Any], error: Exception, **call: Any) -> Any:
     """Keep a call that the broker did not take; if it took it after all, the gate knows both by their id."""
+    said = Installation.of(task.app).hidden(error)
     try:
-        result = capture(task, send_to, **call)
+        result = capture(task, send_to, unsent=f"{type(error).__name__}: {said}", **call)
     except TmError as away:
         raise error from away
     if result is None:
         raise error
-    said = Installation.of(task.app).hidden(error)
     logger.warning("%s[%s] waits in the job table, for the broker does not answer: %s", task.name, call["id"], said)
     return result
 
@@ -91,6 +99,9 @@ def _try_again(task: Any, context: JobContext, send_to: Callable[[Any], Any], wa
     assert context.installation is not None
     context.roll_back()
     context.finishing = True
-    recorder.record_failure(context.installation, context.job, failure, then=then)
+    decision = recorder.record_failure(context.installation, context.job, failure, then=then)
     context.settled = True
+    if decision is None:  # cancelled while it ran
+        context.revoked = True
+        answers.revoked(task, task.request)
     return result

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
+from ..domain.audit_line import SYSTEM, checked_line
 from ..domain.execution import LOG_LEVELS, MAX_ERROR, MAX_MESSAGE, cut
-from ..domain.ids import execution_id
-from ..domain.job import Job
+from ..domain.job import Job, Source
 from ..errors import InvalidValue, TmError, nearest, said, shown
 from ..installation import Installation
+from ..store import audit
 from ..store.body import BodyTransaction
 from ..telling import tell_lost
 from .reports import Reports
 from .results import results_of
+from .run_facts import RunFacts, facts_of
+from .shutdown_flag import is_shutting_down
 
 logger = logging.getLogger(__name__)
 
@@ -28,28 +32,37 @@ _current: ContextVar[JobContext | None] = ContextVar("celery_tm_job", default=No
 class JobContext:
     """One admitted attempt, seen from inside the body."""
 
-    def __init__(self, job: Job, installation: Installation | None) -> None:
+    def __init__(self, job: Job, installation: Installation | None, *, outer: JobContext | None = None) -> None:
         self.job = job
+        self.outer = outer  # the job whose body makes this call, as a function or by apply()
         self.installation = installation  # None: detached, called without a worker; reports stay in memory
         self.entered = False  # the body has been called
         self.finishing = False  # its end is being written
         self.settled = False  # its end is written
+        self.revoked = False  # it was cancelled before self.retry() could write another try; its result is REVOKED
         self.gives_up = False  # the body has used up the tries it allows itself
         self.success_message: str | None = None
         self.failure_message: str | None = None
         self.progress: str | None = None
         self.stopped = False  # the body has seen that it should stop
         self.body: BodyTransaction | None = None  # of a transactional task: the transaction of its own writes
+        self.owns_body = True  # else that is the outer job's, which commits it or rolls it back
         self.asks_again: BaseException | bool = False  # the body is calling self.retry(), because of this
         self.expected = False  # let in together with others, and about to be traced
         self.collector: Any = None  # gathers the successes of jobs that came in one message
         self.ended: Mapping[str, Any] | None = None  # its end as its row keeps it, until what follows is handed on
         self.followed = False  # what follows is handed on
+        self.calls: Any = None  # how often the body has called which id
         self.leased_until = math.inf  # by this process' own measure of time, never later than the database's
+        self.stuck_from = math.inf  # when the attempt has run for too long, by the same measure
+        self.exceeded = False  # it has
+        self.over = False  # this process is done with it
         self._stop = False
+        self._facts: RunFacts | None = None
         self._lost = False
         self._reports = Reports(job)
         self._began: float | None = None
+        self._thread = 0  # in which the body runs
 
     @property
     def id(self) -> str:
@@ -64,7 +77,7 @@ class JobContext:
     @property
     def execution_id(self) -> str:
         """Return the id under which this attempt is recorded."""
-        return execution_id(self.job.id, self.job.attempt)
+        return self.job.execution_id
 
     @property
     def entity_id(self) -> str | None:
@@ -85,6 +98,40 @@ class JobContext:
     def scheduled_at(self) -> datetime:
         """Return the instant of the job's occurrence, or else when this attempt was due."""
         return self.job.scheduled_at or self.job.run_at
+
+    @property
+    def occurrence_id(self) -> str | None:
+        """Return the occurrence that this job carries out, or the run that it is a step of; None: neither."""
+        return self.job.occurrence
+
+    @property
+    def is_recovery(self) -> bool:
+        """Say whether this run makes up for a scheduled time at which no beat was planning."""
+        return self.job.source is Source.RECOVERY
+
+    @property
+    def version(self) -> int | None:
+        """Return the version of the definition that this run was planned with; None: it has no definition."""
+        return self._run.version
+
+    @property
+    def last_run_at(self) -> datetime | None:
+        """Return when the last successful run of the definition before this one began; None: there is none.
+
+        Runs are ordered by their scheduled times. Looked up at the first use.
+        """
+        return self._run.last_run_at
+
+    @property
+    def _run(self) -> RunFacts:
+        if self._facts is None:
+            self._facts = facts_of(self.job, self.installation)
+        return self._facts
+
+    @property
+    def stopping(self) -> bool:
+        """Say whether the worker has begun to shut down: a long body should come to an end soon, or save how far it is."""
+        return is_shutting_down()
 
     @property
     def window(self) -> tuple[datetime, datetime] | None:
@@ -126,11 +173,11 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Say whether the body should stop: it was cancelled, or its lease is lost.
+        """Say whether the body should stop: it was cancelled, has run for too long, or its lease is lost.
 
-        A body that has been told so and then returns counts as cancelled, not as done.
+        A body that has been told so and then returns counts as cancelled or stale, not as done.
         """
-        self.stopped = self._stop or self._lost
+        self.stopped = self.asked_to_stop or self.exceeded or self._lost
         return self.stopped
 
     @property
@@ -162,16 +209,46 @@ class JobContext:
             raise InvalidValue("level", f"{shown(level)} is not a level", f"use one of {', '.join(LOG_LEVELS)}{hint}")
         self._reports.line(level, message, self._write)
 
+    def audit(
+        self,
+        action: str,
+        *,
+        object: str,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        actor: str = SYSTEM,
+    ) -> None:
+        """Write a line of the audit, e.g. `audit("subscription.frozen", object="subscription:42")`.
+
+        In a transactional body it commits, or is rolled back, with the body's own writes; else it is written at once, and
+        what keeps it from being written is raised. Called without a worker it is only checked.
+        """
+        line = checked_line(action, object, before=before, after=after, reason=reason, actor=actor)
+        if self.body is not None:
+            audit.note(self.body.database.joined(self.session.connection()), **line, tells=False)
+        elif self.installation is not None:
+            self.installation.database.run(lambda tx: audit.note(tx, **line, tells=False))
+        elif self.outer is not None:
+            self.outer.audit(**line)
+
     def flush(self) -> None:
         """Write the lines and the latest progress that are not written yet."""
+        if self._is_barred and threading.get_ident() != self._thread:
+            return  # a body's connection is for its own thread
         self._reports.flush(self._write)
+
+    @property
+    def _is_barred(self) -> bool:
+        """Say whether only the body's own transaction can write to the job's row now."""
+        return self.body is not None and self.body.is_open and (self.body.bars_others or self.body.holds_row)
 
     def _write(self, work: Any) -> None:
         if self.installation is None:
             return
         try:
-            if self.body is not None and self.body.bars_others:
-                work(self.body.tx)  # nobody else could write now, not even we
+            if self.body is not None and self._is_barred:
+                self.body.write_aside(work)  # nobody else could write now, not even we
             else:
                 self.installation.database.run(work)
         except Exception as error:  # telling is best effort; finishing is not
@@ -180,7 +257,9 @@ class JobContext:
     @property
     def asked_to_stop(self) -> bool:
         """Say whether somebody cancelled the job, as far as is known here."""
-        return self._stop
+        if self.outer is not None and self.outer.asked_to_stop:
+            return True
+        return self._stop or (self.body is not None and self.body.is_cancelled)
 
     def ask_to_stop(self) -> None:
         """Note that somebody cancelled the job."""
@@ -200,7 +279,7 @@ class JobContext:
     def enter(self) -> None:
         """Note that the body is called now."""
         self.entered = True
-        self._began = time.monotonic()
+        self._began, self._thread = time.monotonic(), threading.get_ident()
 
 
 def seconds_of(job: Job) -> float | None:
@@ -229,7 +308,7 @@ def peek() -> JobContext | None:
     return _current.get()
 
 
-def enter(context: JobContext) -> None:
+def enter(context: JobContext | None) -> None:
     """Make `context` the current one."""
     _current.set(context)
 

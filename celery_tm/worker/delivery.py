@@ -12,27 +12,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
+from celery.app.task import Task as CeleryTask
 from celery.exceptions import Ignore
 
 from .. import answers, events
-from ..clock import parse_duration
 from ..domain.codec import decode, encode
-from ..domain.job import Job
+from ..domain.job import CALL, Job, read_call
+from ..domain.keeping import keep_columns
 from ..domain.loads import MAX_CHUNK
-from ..errors import DatabaseUnavailable, InvalidValue, RightMissing, SchemaMissing, SchemaOutdated
+from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, SchemaMissing, SchemaOutdated, TmError
 from ..installation import Installation
-from ..producer.capturing import by_rule
+from ..producer.capturing import by_rule, instant_of
 from ..producer.message import options_of, priority_of, queue_of
 from ..publisher import HEADER
+from ..store.admission import NO_ANSWER
 from ..store.keys import DoneKey
 from ..tracing import describe, span
 from . import gate
-from .gate import Call, Decision, Verdict
+from .decision import Call, Decision, Refusal, Verdict
 from .incoming import is_id
+from .time_limits import stuck_limit_of
 
 logger = logging.getLogger(__name__)
 
-AWAY = (DatabaseUnavailable, RightMissing, SchemaMissing, SchemaOutdated)
+# The gate gave no answer: not a failure of the call, whatever the database's reason.
+UNANSWERED = (*OUT_OF_REACH, SchemaMissing, SchemaOutdated, NO_ANSWER)
 PATIENCE = 5.0  # seconds to wait at the gate for a database that restarts
 BOUNCES = "tm_bounces"
 LONGEST_BOUNCE = 30.0
@@ -46,8 +50,9 @@ def admit(task: Any, installation: Installation, *, worker: str) -> Job:
     if header is not None:
         id, attempt = _read_header(task, header)
         ask = partial(
-            gate.admit_job, installation, id, attempt, worker=worker, occurring=carries_out(header), task=_called(task)
-        )
+            gate.admit_job, installation, id, attempt, worker=worker, occurring=carries_out(header), task=_called(task),
+            limit=stuck_limit_of(task),
+        )  # fmt: skip
         job = _settle(task, installation, attempt, ask, None)
         _use_row(task, job)
         return job
@@ -102,7 +107,9 @@ def _settle(
     if decision.done is not None and decision.done.job != task.request.id:
         _answer(task, decision.done)
     if decision.revoked:
-        answers.revoked(task, task.request)
+        answers.revoked(task, task.request, reason="expired" if decision.refusal is Refusal.EXPIRED else "revoked")
+    if decision.fault is not None:
+        raise decision.fault
     raise Ignore
 
 
@@ -121,11 +128,13 @@ def _tell_refused(task: Any, installation: Installation, id: str, attempt: int, 
 def admit_all(task: Any, installation: Installation, *, worker: str) -> Sequence[Job]:
     """Return the jobs of a message that carries many which may run; raise Ignore if there is none."""
     attempts = read_chunk(getattr(task.request, HEADER, None))
-    carrier = str(task.request.id)
+    carrier, limit = str(task.request.id), stuck_limit_of(task, jobs=len(attempts))
     decided: list[tuple[Sequence[Job], Sequence[tuple[str, Decision]]]] = []
 
     def decide() -> Decision:
-        decided[:] = [gate.admit_all(installation, attempts, carrier=carrier, worker=worker, task=_called(task))]
+        decided[:] = [
+            gate.admit_all(installation, attempts, carrier=carrier, worker=worker, task=_called(task), limit=limit)
+        ]
         return Decision(verdict=Verdict.RUN)
 
     with span("gate", job=carrier, task=task.name, count=len(attempts)):
@@ -157,9 +166,14 @@ def _decide(installation: Installation, decide: Callable[[], Decision], give_bac
     """Ask the gate; without a database give the delivery back, or hold on to it as long as that cannot be done either."""
     while True:
         try:
-            return _patiently(decide)
-        except AWAY as error:
-            events.emit_seldom(installation.app, events.OutageBegan(what="database", error=str(error)))
+            decision = _patiently(decide)
+        except UNANSWERED as error:
+            said = installation.hidden(error)
+            events.emit_seldom(installation.app, events.OutageBegan(what="database", error=said))
+        else:
+            if decision.verdict is not Verdict.LATER:
+                return decision
+            logger.info("a call goes back to the broker: %s", decision.reason)
         if give_back is None or give_back():
             raise Ignore
         # Neither database nor broker: the message is acknowledged and lives only here.
@@ -169,10 +183,12 @@ def _decide(installation: Installation, decide: Callable[[], Decision], give_bac
 
 def _answer(task: Any, done: DoneKey) -> None:
     """Give whoever waits for this call the result that its key has already."""
+    request, stores, ended = task.request, not task.ignore_result, done.ended
     try:
-        task.backend.mark_as_done(
-            task.request.id, decode(done.result), request=task.request, store_result=not task.ignore_result
-        )
+        if "error" in ended:
+            task.backend.mark_as_failure(request.id, TmError(ended["error"]), request=request, store_result=stores)
+        else:
+            task.backend.mark_as_done(request.id, ended["result"], request=request, store_result=stores)
     except Exception as error:  # the backend is the caller's comfort, not the record
         logger.warning("%s[%s] was not told the result of its key: %s", task.name, task.request.id, _told(task, error))
 
@@ -216,16 +232,18 @@ def _call(task: Any) -> Call:
     """Return a direct call with all that is needed to send it again."""
     request = task.request
     info = request.delivery_info or {}
-    lane = by_rule(task, "concurrency_key", request.args, request.kwargs)
+    key, lane, fault = _rules(task)
     replaces = read_replaced(getattr(request, REPLACES, None))
+    keep = dict(keep_columns(task.keep_key, Installation.of(task.app).settings))
     return Call(
         id=request.id,
         task=task.name,
         args=request.args or (),
         kwargs=request.kwargs or {},
         attempt=replaces + 1,
-        key=by_rule(task, "key", request.args, request.kwargs),
-        keep_key=None if task.keep_key is None else parse_duration(task.keep_key, field="keep_key"),
+        key=key,
+        keep_key=keep.pop("keep_key", None),
+        keep=keep,
         max_retries=task.max_retries,
         retry=task.retry_policy,
         options=options_of(request, info),
@@ -233,7 +251,21 @@ def _call(task: Any) -> Call:
         priority=priority_of(info),
         concurrency_key=lane,
         concurrency=(task.concurrency or 1) if lane else None,
+        expires_at=instant_of(task.app, request.expires),
+        fault=fault,
+        call=read_call(getattr(request, CALL, None)),
+        replaces=replaces > 0,
+        limit=stuck_limit_of(task),
     )
+
+
+def _rules(task: Any) -> tuple[str | None, str | None, InvalidValue | None]:
+    """Return what the task's rules make of a call, key and concurrency key, or why they make none."""
+    args, kwargs = task.request.args, task.request.kwargs
+    try:
+        return by_rule(task, "key", args, kwargs), by_rule(task, "concurrency_key", args, kwargs), None
+    except InvalidValue as fault:
+        return None, None, fault
 
 
 def read_replaced(value: Any) -> int:
@@ -251,8 +283,8 @@ def _bounce(task: Any) -> bool:
         retries=task.request.retries or 0,
         headers={**(task.request.headers or {}), BOUNCES: bounces + 1},
     )
-    try:
-        signature.apply_async()
+    try:  # not by the task's own: a message that is given back is no new call, and never waits in the job table
+        CeleryTask.apply_async(task, signature.args, signature.kwargs, **signature.options)
     except Exception as error:  # whatever the transport raises
         logger.warning("%s[%s] cannot be given back: %s", task.name, task.request.id, _told(task, error))
         return False

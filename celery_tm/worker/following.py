@@ -8,8 +8,8 @@ Celery hand on what follows again. Each call that follows has the same id both t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -17,19 +17,26 @@ from celery.canvas import signature
 from celery.exceptions import Ignore
 from celery.signals import task_failure, task_postrun, task_success
 
+from .. import answers, clock
 from ..domain.codec import encode
 from ..domain.ids import NAMESPACE
 from ..domain.job import Job
 from ..errors import InvalidValue, TmError
+from ..producer.capturing import wait_of
 from ..store import following
+from ..store.following import KEEPS_KEY, STAYS
 from . import context as contexts
 from . import recorder
 from .context import JobContext
 from .delivery import REPLACES
 from .lease import keeper_of
+from .signatures import parts_of
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(minutes=10)  # between two tries to hand on what follows; doubles from two seconds
+LONGEST_HOLD = timedelta(days=1)  # between two messages of a replacement; doubles from the dispatch lease
+WHEN = ("eta", "countdown")
+NOT_BEFORE = "not_before"  # in `ended`: when a replacement is to be sent
 
 
 class RecordedFailure(TmError):
@@ -42,6 +49,8 @@ def worth_keeping(request: Any, context: JobContext, **ended: Any) -> Mapping[st
     if not follows:
         return None
     listen()
+    if "error" in ended:
+        name_chord_errbacks(request, context.job)
     return _as_json({**ended, "attempt": context.attempt})
 
 
@@ -60,10 +69,37 @@ def hand_on(task: Any, context: JobContext) -> Any:
     ended = context.ended = context.job.ended or {}
     context.settled = True
     if "replaced" in ended:
-        _send(context, signature(ended["replaced"], app=task.app))
+        _send_again(context, ended, task.app)
+    if _chord_is_claimed(task, context):
+        raise Ignore("a chord that it is part of is claimed")  # published again later, as what could not be published
+    if "revoked" in ended:
+        context.followed = answers.revoked(task, task.request, reason=ended["revoked"])
+        raise Ignore(f"it has {ended['revoked']}")
     if "error" in ended:
+        name_chord_errbacks(task.request, context.job)
         raise RecordedFailure(ended["error"])
     return ended.get("result")
+
+
+def _chord_is_claimed(task: Any, context: JobContext) -> bool:
+    """Say whether a process holds Celery's claim on a chord that this call is part of.
+
+    Celery 5.7 counts a part on Redis and leaves the chord's body to the process with the claim. If that was killed,
+    nobody publishes the body before the claim has expired and a part is counted again.
+    """
+    backend, request = task.backend, task.request
+    if not hasattr(type(backend), "_chord_publish_claim_expires"):
+        return False
+    groups = [request.group] if request.chord else []
+    later = [one.get("options") or {} for one in request.chain or () if isinstance(one, dict)]
+    groups += [options.get("group_id") for options in later if options.get("chord")]
+    try:
+        claims = [backend.client.get(backend.get_key_for_group(group, ".c")) for group in groups if group]
+    except Exception as error:  # whatever Redis raises: Celery is about to meet it too
+        assert context.installation is not None
+        logger.warning("cannot ask for claims on the chord of job %s: %s", context.id, context.installation.hidden(error))
+        return False
+    return any(claim not in (None, b"done", "done") for claim in claims)
 
 
 def replace(context: JobContext, sig: Any) -> Any:
@@ -73,28 +109,72 @@ def replace(context: JobContext, sig: Any) -> Any:
     last = _with_id(sig, context.id) or sig
     last["options"]["headers"] = {**(last["options"].get("headers") or {}), REPLACES: context.attempt}
     context.finishing = True
-    ended, told = _as_json({"replaced": dict(sig)}), f"replaced by {sig.get('task')}"
+    ended = _kept_replacement(context, sig)
+    told = f"replaced by {sig.get('task')}"
     recorder.record_replaced(context.installation, context.job, ended, message=told, body=context.body)
+    context.roll_back()  # a transactional body that never used its session is over too: what replaces it is no part of it
     context.settled, context.ended = True, ended
     _send(context, sig)
 
 
+def _kept_replacement(context: JobContext, sig: Any) -> Mapping[str, Any] | None:
+    """Return a replacement as the row of the replaced attempt keeps it; None if it is not JSON and there is no key to keep.
+
+    One that is far ahead waits in this row, and is sent without its time when that has come.
+    """
+    assert context.installation is not None
+    first = sig
+    while first.get("task") == "celery.chain" and (parts := parts_of(first)):
+        first = parts[0]
+    options = first["options"]
+    if options.get("task_id") != context.id:
+        return _as_json({"replaced": dict(sig)})
+    installation = context.installation
+    is_gated = getattr(installation.app.tasks.get(first.get("task")), "tm_gated", False)
+    may_stay = is_gated and options.get("expires") is None  # else no gate would let the row go
+    own_key = may_stay and context.key is not None and first.get("task") == context.job.task
+    kept = {KEEPS_KEY: True} if own_key else {STAYS: True} if may_stay else {}
+    wait = wait_of(installation.app, options.get("eta"), options.get("countdown"))
+    if wait > installation.settings.tm_capture_eta_after:
+        timing = {name: options.pop(name) for name in WHEN if name in options}
+        ended = _as_json({"replaced": dict(sig), **kept, NOT_BEFORE: (clock.now() + wait).isoformat()})
+        if ended is not None:
+            return ended
+        options.update(timing)
+    return _as_json({"replaced": dict(sig), **kept}) or ({"replaced": None, **kept} if own_key else None)
+
+
+def _send_again(context: JobContext, ended: Mapping[str, Any], app: Any) -> None:
+    """Send a replacement that is due, whose worker died, or that has not come to the gate for long. Always raises Ignore."""
+    if ended["replaced"] is not None:
+        _send(context, signature(ended["replaced"], app=app))
+    logger.warning("what replaces job %s cannot be sent again: its arguments are not JSON, or too long", context.id)
+    context.ended, context.followed = {}, True  # the key is free
+    raise Ignore("replaced by another call")
+
+
 def _send(context: JobContext, sig: Any) -> None:
     """Send what was put in a job's place. Always raises Ignore: if it could not be sent, another worker tries again."""
-    try:
-        sig.delay()
-        context.followed = True
-    except Exception as error:
-        if context.ended is None:
-            raise
-        assert context.installation is not None
-        logger.warning("what replaces job %s is not sent: %s", context.id, context.installation.hidden(error))
+    if _wait_left(context.ended or {}) <= timedelta(0):
+        try:
+            sig.delay()
+            context.followed = True
+        except Exception as error:
+            if context.ended is None or context.ended["replaced"] is None:
+                raise
+            assert context.installation is not None
+            logger.warning("what replaces job %s is not sent: %s", context.id, context.installation.hidden(error))
     raise Ignore("replaced by another call")
+
+
+def _wait_left(ended: Mapping[str, Any]) -> timedelta:
+    """Return how long a replacement is still to wait in the row of the attempt that it replaces."""
+    return datetime.fromisoformat(ended[NOT_BEFORE]) - clock.now() if NOT_BEFORE in ended else timedelta(0)
 
 
 def _with_id(sig: Mapping[str, Any], id: str) -> Any:
     """Return the part of a signature that has this id, looked for from the end."""
-    for part in reversed(_parts(sig)):
+    for part in reversed(parts_of(sig)):
         found = _with_id(part, id)
         if found is not None:
             return found
@@ -110,46 +190,47 @@ def name_links(request: Any, job: Job) -> None:
                 _name(sig, uuid5(NAMESPACE, f"{kind}/{job.id}/{attempt}/{number}"))
 
 
+def name_chord_errbacks(request: Any, job: Job) -> None:
+    """Do the same for the errbacks of the chord that a failed attempt counts for; a success may yet publish its body."""
+    attempt = (job.ended or {}).get("attempt", job.attempt)
+    open_parts = [request.chord] if isinstance(request.chord, dict) else []
+    found: list[dict[str, Any]] = []
+    while open_parts:
+        part = open_parts.pop()
+        errbacks = (part.get("options") or {}).get("link_error") or ()
+        found += [one for one in ([errbacks] if isinstance(errbacks, dict) else errbacks) if isinstance(one, dict)]
+        open_parts += parts_of(part)
+    for number, sig in enumerate(found):
+        _name(sig, uuid5(NAMESPACE, f"chord/{job.id}/{attempt}/{number}"))
+
+
 def _name(sig: dict[str, Any], id: UUID) -> None:
     options = sig.get("options")
     if not isinstance(options, dict):
         options = sig["options"] = dict(options or {})
     options.setdefault("task_id", str(id))
-    for number, part in enumerate(_parts(sig)):
+    for number, part in enumerate(parts_of(sig)):
         _name(part, uuid5(id, str(number)))
-
-
-def _parts(sig: Mapping[str, Any]) -> list[Any]:
-    """Return the signatures that a chain, a group or a chord is made of."""
-    inner = sig.get("kwargs")
-    if not str(sig.get("task") or "").startswith("celery.") or not isinstance(inner, Mapping):
-        return []
-    found: list[Any] = []
-    for name in ("tasks", "header", "body"):
-        part = inner.get(name)
-        listed = part if isinstance(part, Sequence) and not isinstance(part, (str, bytes)) else [part]
-        found += [one for one in listed if isinstance(one, dict)]
-    return found
 
 
 def listen() -> None:
     """Listen to what Celery does after a body; that costs every task of the process, so not before it is of use."""
     for signal, receiver in (
-        (task_success, _success_is_handed_on),
-        (task_failure, _failure_is_handed_on),
+        (task_success, success_is_published),
+        (task_failure, failure_is_published),
         (task_postrun, _over),
     ):
         signal.connect(receiver, weak=False, dispatch_uid=receiver.__qualname__)
 
 
-def _success_is_handed_on(**_: Any) -> None:
+def success_is_published(**_: Any) -> None:
     """Celery has published what follows a success, and stored the result."""
     context = contexts.peek()
     if context is not None and context.ended is not None and "result" in context.ended:
         context.followed = True
 
 
-def _failure_is_handed_on(**_: Any) -> None:
+def failure_is_published(**_: Any) -> None:
     """Celery has told of a failure; of a success only, that what follows it could not be published."""
     context = contexts.peek()
     if context is not None and context.ended is not None and "error" in context.ended:
@@ -166,13 +247,28 @@ def _over(task_id: str | None = None, **_: Any) -> None:
     keeper_of(installation).let_go(context)
     contexts.leave()
     try:
-        if context.followed:
+        ended = dict(context.ended or {})
+        if context.followed and not ended.keys() & {KEEPS_KEY, STAYS}:
             installation.database.run(lambda tx: following.forget(tx, job))
             return
-        tried = int((context.ended or {}).get("tried", 0)) + 1
-        delay = min(timedelta(seconds=2 ** min(tried, 20)), LONGEST_WAIT)
-        ended = {**(context.ended or {}), "tried": tried}
-        logger.warning("what follows job %s could not be handed on; it is tried again in %s", job.id, delay)
+        delay = _wait_left(ended)
+        if delay <= timedelta(0):
+            first = installation.settings.tm_dispatch_lease
+            delay = _next_try(job, ended, published=context.followed, first=first)
         installation.database.run(lambda tx: following.carry_on(tx, job, delay=delay, ended=ended))
     except TmError as error:  # its lease ends, and another worker hands it on again
         logger.warning("what follows job %s is handed on, but that is not written: %s", job.id, error)
+
+
+def _next_try(job: Job, ended: dict[str, Any], *, published: bool, first: timedelta) -> timedelta:
+    """Return when callbacks are to be published again, and count that.
+
+    A replacement that is published takes its row's place at the gate, and the key with it; until then the row is kept, and
+    the replacement sent again when it has not come for `first`, and for twice as long each time.
+    """
+    tried = ended["tried"] = int(ended.get("tried", 0)) + 1
+    if published:
+        return min(first * 2 ** min(tried - 1, 10), LONGEST_HOLD)
+    delay = min(timedelta(seconds=2 ** min(tried, 20)), LONGEST_WAIT)
+    logger.warning("what follows job %s could not be handed on; it is tried again in %s", job.id, delay)
+    return delay

@@ -25,8 +25,8 @@ LONGEST = 10**9  # seconds: thirty years
 EARLIEST, LATEST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 
 
-def look_first(consumer: Any) -> None:
-    """Let a worker look at each message before it handles it."""
+def look_first(consumer: Any, takes: Callable[[Any, Any], bool]) -> None:
+    """Let a worker look at each message before it handles it; those that `takes` has dealt with Celery does not see."""
     if MARK in consumer.__dict__:  # a consumer starts anew with each connection
         return
     create = consumer.create_task_handler
@@ -36,7 +36,9 @@ def look_first(consumer: Any) -> None:
 
         def on_task_received(message: Any) -> Any:
             fault = fault_in(consumer.app, message)
-            return handle(message) if fault is None else _refuse(consumer, message, fault)
+            if fault is not None:
+                return _refuse(consumer, message, fault)
+            return None if takes(consumer, message) else handle(message)
 
         return on_task_received
 

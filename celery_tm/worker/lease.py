@@ -1,25 +1,33 @@
 """Keeps the leases of running attempts alive: one thread per process, one statement for all of them.
 
 If a renewal finds that an attempt is no longer ours, the body is told through `job.cancelled` and the renewals stop; the
-finishing statement would find no row anyway.
+finishing statement would find no row anyway. The body of an attempt that has run for longer than it may is told in the same
+way and, where the pool can do that, interrupted; its lease is not renewed beyond that time.
+
+A renewal waits neither for a row that another transaction has locked nor for a connection that bodies hold, and what could
+not be renewed is tried again every second.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 
 from ..installation import Installation
 from ..store import jobs
 from .context import JobContext
+from .soft_limit import kill_later, soft_limit
 from .stopping import hand_back_if_stopping, is_terminated, terminate
 
 logger = logging.getLogger(__name__)
 IDLE = 60.0  # seconds without a body after which the thread ends
+RETRY_EVERY = 1.0  # seconds between two tries while a lease cannot be renewed: beat's grace after an outage is for these
 
 
 class LeaseKeeper:
@@ -27,17 +35,21 @@ class LeaseKeeper:
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
+        self._lease = installation.settings.tm_lease.total_seconds()
         self._running: dict[tuple[str, int], JobContext] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
+        self._warned = False
 
     def hold(self, *contexts: JobContext) -> None:
         """Renew the leases of these attempts from now on."""
-        until = time.monotonic() + self.installation.settings.tm_lease.total_seconds()
+        now = time.monotonic()
         with self._lock:
             for context in contexts:
-                context.leased_until = until
+                longest = context.job.longest
+                context.stuck_from = math.inf if longest is None else now + longest.total_seconds()
+                context.leased_until = min(now + self._lease, context.stuck_from)
                 self._running[context.id, context.attempt] = context
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="celery_tm-leases", daemon=True)
@@ -49,6 +61,7 @@ class LeaseKeeper:
         """Stop renewing: these attempts have ended."""
         with self._lock:
             for context in contexts:
+                context.over = True
                 self._forget(context)
 
     def _forget(self, context: JobContext) -> bool:
@@ -69,14 +82,36 @@ class LeaseKeeper:
         return context.lease_lost or time.monotonic() >= context.leased_until
 
     def _keep(self) -> None:
-        pause = threading.Event()
+        pause, regular = threading.Event(), self.installation.settings.renew_every
+        wait = regular
         while self._wanted.wait(IDLE) or not self._retired():
-            pause.wait(self.installation.settings.renew_every)
+            pause.wait(min(wait, self._until_stuck()))
+            self._stop_stuck()
             with self._lock:
                 if not self._running:  # short bodies come and go without a renewal
                     self._wanted.clear()
+                    wait = regular
                     continue
-            self.renew_all()
+            wait = regular if self.renew_all() else min(RETRY_EVERY, regular)
+
+    def _until_stuck(self) -> float:
+        """Return the seconds until the first of the attempts has run for too long."""
+        with self._lock:
+            soonest = min((one.stuck_from for one in self._running.values() if not one.exceeded), default=math.inf)
+        return max(soonest - time.monotonic(), 0.0)
+
+    def _stop_stuck(self) -> None:
+        """Ask the bodies of attempts that have run for too long to stop, and interrupt them where the pool can do that.
+
+        With the lock: a body that is interrupted has not ended, and this process has not begun the next one.
+        """
+        now = time.monotonic()
+        with self._lock:
+            for context in self._running.values():
+                if context.stuck_from <= now and not context.exceeded:
+                    context.exceeded = True
+                    if context.entered and not context.settled and soft_limit.interrupt():
+                        kill_later(context)
 
     def _retired(self) -> bool:
         """End this thread if nothing has run for a while; the next body starts another."""
@@ -86,30 +121,42 @@ class LeaseKeeper:
             self._thread = None
             return True
 
-    def renew_all(self) -> None:
-        """Renew every lease once. A database that is away is tried again next time; the lease may end meanwhile."""
+    def renew_all(self) -> bool:
+        """Renew every lease once, and say whether all were reached: not while the database is away, or a row is locked."""
         with self._lock:
             running = dict(self._running)
         if any(context.body is not None and context.body.bars_others for context in running.values()):
-            return  # nobody can write before that body ends, so nobody can take a lease away either
+            return True  # nobody can write before that body ends, so nobody can take a lease away either
+        # Bodies may hold every connection of the pool: this thread does not wait for one of theirs.
+        with self.installation.database.ahead_of_others():
+            return self._renew(running)
+
+    def _renew(self, running: Mapping[tuple[str, int], JobContext]) -> bool:
         lease, asked = self.installation.settings.tm_lease, time.monotonic()
         try:
-            held = self.installation.database.run(
+            renewed = self.installation.database.run(
                 lambda tx: jobs.renew(tx, [context.job for context in running.values()], lease=lease)
             )
         except Exception as error:  # this thread must outlive whatever a database can raise
-            logger.warning("cannot renew %d leases: %s", len(running), error)
-            return
+            self._warn("cannot renew %d leases: %s", len(running), error)
+            return False
+        self._warned = False
         for collector in {context.collector for context in running.values() if context.collector is not None}:
             collector.write()  # a body takes its time: what ended before it need not wait
         for name, context in running.items():
-            if name not in held:
+            if name in renewed.held:
+                context.leased_until = min(asked + self._lease, context.stuck_from)
+                if renewed.held[name]:
+                    self._ask_to_stop(context)
+                context.flush()
+            elif name not in renewed.locked:
                 self._lost(context)
-                continue
-            context.leased_until = asked + lease.total_seconds()
-            if held[name]:
-                self._ask_to_stop(context)
-            context.flush()
+        return not renewed.locked
+
+    def _warn(self, message: str, *values: object) -> None:
+        """Log a warning once per outage: the same is tried every second."""
+        logger.log(logging.DEBUG if self._warned else logging.WARNING, message, *values)
+        self._warned = True
 
     def _ask_to_stop(self, context: JobContext) -> None:
         """Tell a body that it is to stop; one of a run that says `terminate` is not asked twice."""

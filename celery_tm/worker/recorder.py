@@ -1,7 +1,7 @@
 """Writes how an attempt ended: in one transaction with the move of its row, and never for an attempt that lost its lease.
 
-While the database is away the worker waits and tries again as long as its lease would last; after that the sweeper has
-the job, and this attempt's outcome no longer counts.
+While the database is away the worker tries again for up to `LONGEST_OUTAGE`; after that the sweeper has the job, and this
+attempt's outcome no longer counts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -17,7 +18,6 @@ from typing import TypeVar
 from ..domain.codec import encode
 from ..domain.execution import MAX_ERROR, MAX_FRAMES, MAX_SHOWN_RESULT, MAX_TRACEBACK, Failure, Outcome, cut
 from ..domain.facts import Ended, Fact
-from ..domain.ids import execution_id
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost, said
@@ -25,6 +25,7 @@ from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
+from ..store.keys import NOT_WHOLE
 from ..store.settlement import Ended as Kept
 from ..tracing import describe_job, span
 from . import context as contexts
@@ -32,6 +33,7 @@ from . import context as contexts
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+LONGEST_OUTAGE = 300.0  # seconds; after an outage beat gives running attempts one lease more, so their ends still count
 NO_WAIT = timedelta(0)
 NOTHING: Mapping[str, float] = {}
 
@@ -47,7 +49,7 @@ def record_success(
 ) -> None:
     """The body returned: the work is done. With `body`, its own writes and this are one transaction."""
     kept = _result_text(result) if job.dedupe_key is not None else _step_result(result) if job.is_step else None
-    keep_key = installation.settings.tm_keep_keys
+    keep_key = installation.settings.keep_keys["succeeded"]
 
     def work(tx: Transaction) -> None:
         settlement.succeed(tx, job, result=kept, message=message, keep_key=keep_key, ended=ended)
@@ -69,7 +71,7 @@ def record_all(
 
     Run again after a commit whose answer was lost, it finds its own records. `took` are the bodies' seconds, by job.
     """
-    keep_key = installation.settings.tm_keep_keys
+    keep_key = installation.settings.keep_keys["succeeded"]
     results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
     database = installation.database
     single = database.dialect.changes_many and len({job.attempt for job, _, _ in done}) == 1
@@ -81,12 +83,12 @@ def record_all(
 
     def once() -> Collection[str]:
         held = database.run(work, alone=single)
-        lost = [(job.id, job.attempt, job.claimed_by) for job, _, _ in done if job.id not in held]
+        lost = [job for job, _, _ in done if job.id not in held]
         ours = database.run(lambda tx: executions.succeeded_by(tx, lost)) if lost else ()
         database.tell(
             [Ended(job, Outcome.SUCCEEDED, said, seconds=took.get(job.id)) for job, _, said in done if job.id in ours]
         )
-        return {id for id, _, _ in lost if id not in ours}
+        return {job.id for job in lost if job.id not in ours}
 
     with span("record", count=len(done)):
         return _patiently(installation, once)
@@ -120,18 +122,19 @@ def record_failure(
     then: TryAgain | Bury | None = None,
     ended: Kept | None = None,
     seconds: float | None = None,
+    reports: bool = True,
 ) -> TryAgain | Bury | None:
     """The attempt failed: decide what follows, by the job's policy unless the caller knows, and write both.
 
-    None means that nothing follows, because the job was cancelled while it ran. `seconds` is how long it ran, where its body
-    was not called here.
+    None means that nothing follows, because the job was cancelled while it ran; unless the caller `reports` that to the
+    result backend, some worker does. `seconds` is how long it ran, where its body was not called here.
     """
     vanished = failure.outcome is Outcome.ORPHANED
     wanted = then or after_failure(job, default=installation.default_policy, vanished=vanished)
     decided: list[TryAgain | Bury | None] = [wanted]
 
     def work(tx: Transaction) -> None:
-        decided[:] = [settlement.fail(tx, job, failure, wanted, ended=ended)]
+        decided[:] = [settlement.fail(tx, job, failure, wanted, ended=ended, reports=reports)]
 
     _finish(installation, job, work, outcome=failure.outcome, seconds=seconds)
     return decided[0]
@@ -155,11 +158,29 @@ def record_vanished(
         found = None if job is None else (job.attempt, job.state, job.ended)
         if job is None or found != (attempt, JobState.RUNNING, None) or job.claimed_by not in workers:
             return None
-        since = job.claimed_at if failure.outcome is Outcome.TIMEOUT else None  # when others ended nobody has seen
+        if job.stuck_at is not None and job.stuck_at <= now:  # its pool process was ended because of that
+            failure = Failure.stale(job.longest)
+        timed = (Outcome.TIMEOUT, Outcome.STALE)  # when others ended nobody has seen
+        since = job.claimed_at if failure.outcome in timed else None
         ran = None if since is None else (now - since).total_seconds()
-        return record_failure(installation, job, failure, seconds=ran)
+        ended = {"error": cut(failure.error, MAX_ERROR), "attempt": attempt}
+        return record_failure(installation, job, failure, seconds=ran, reports=False, ended=ended)
     except (*OUT_OF_REACH, LeaseLost):
         return None
+
+
+def record_reported(
+    installation: Installation, id: str, attempt: int, *, workers: Container[str], by_others: bool = False
+) -> None:
+    """The end of an attempt that vanished is reported, so its row goes; or another worker reports it (`by_others`)."""
+
+    def work(tx: Transaction) -> None:
+        job = jobs.find(tx, id)
+        if job is not None and job.ended is not None and job.attempt == attempt and job.claimed_by in workers:
+            following.carry_on(tx, job) if by_others else following.forget(tx, job)
+
+    with suppress(*OUT_OF_REACH):  # then its lease ends, and another worker reports it
+        installation.database.run(work)
 
 
 def record_handed_back(
@@ -198,6 +219,9 @@ def record_revoked(
 
     def work(tx: Transaction) -> None:
         job = jobs.find(tx, id)
+        if job is not None and job.is_replaced and outcome is Outcome.CANCELLED:
+            following.call_off_replacement(tx, job, reason=reason)
+            return
         if job is None or job.task != task or job.attempt != attempt or job.ended is not None:
             return
         stated = by_task or job.options.get("expires") is not None
@@ -245,7 +269,7 @@ def _finish(
     first: Callable[[Transaction], bool] | None = None,
     seconds: float | None = None,
 ) -> T | None:
-    """Run the finishing transaction, waiting out an outage up to the lease; `first` is a statement that may be enough.
+    """Run the finishing transaction, waiting out an outage; `first` is a statement that may be enough.
 
     A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
     of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
@@ -253,6 +277,8 @@ def _finish(
     contexts.flush(job)
     told: list[Fact] = []
     work = _noting(work, job, told, seconds)
+    if body is not None and body.is_over and outcome is Outcome.SUCCEEDED:
+        raise LeaseLost(job.id, job.attempt)  # somebody has rolled its writes back: it is not done
     if body is not None and body.is_open:
         with span("record", outcome=outcome):
             describe_job(job)
@@ -313,8 +339,8 @@ def _finish_body(
 
 
 def _patiently(installation: Installation, ask: Callable[[], T]) -> T:
-    """Ask again and again while the database is away, as long as the lease would last."""
-    deadline = time.monotonic() + installation.settings.tm_lease.total_seconds()
+    """Ask again and again while the database is away: an end that is given up is a body that runs twice."""
+    deadline = time.monotonic() + max(installation.settings.tm_lease.total_seconds(), LONGEST_OUTAGE)
     wait = FIRST_WAIT
     while True:
         try:
@@ -328,7 +354,7 @@ def _patiently(installation: Installation, ask: Callable[[], T]) -> T:
 
 def _was_ours(installation: Installation, job: Job, outcome: Outcome) -> bool:
     with installation.database.transaction(write=False) as tx:
-        found = executions.find(tx, execution_id(job.id, job.attempt))
+        found = executions.find(tx, job.execution_id)
     return found is not None and (found.outcome, found.worker) == (outcome, job.claimed_by)
 
 
@@ -345,7 +371,7 @@ def _result_text(result: object) -> str | None:
     try:
         return encode(result, field="result")
     except InvalidValue:
-        return encode(cut(_represented(result), MAX_SHOWN_RESULT), field="result")
+        return encode({NOT_WHOLE: cut(_represented(result), MAX_SHOWN_RESULT)}, field="result")
 
 
 def _represented(result: object) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..domain.execution import MAX_LINES, MAX_MESSAGE, cut
-from ..domain.ids import execution_id
 from ..domain.job import Job
 from ..errors import said
 from ..store import jobs, logs
@@ -92,7 +91,7 @@ def _written(tx: Any, job: Job, lines: Sequence[tuple[str, str]], progress: str 
     if progress is not None:
         if not jobs.report_progress(tx, job, progress):
             return
-        logs.write_all(tx, execution_id(job.id, job.attempt), lines)
+        logs.write_all(tx, job.execution_id, lines)
     elif len(lines) == 1:
         logs.write_if_held(tx, job, *lines[0])
     else:

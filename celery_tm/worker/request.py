@@ -6,10 +6,11 @@ Celery tells only the request about these, not the task. They are recorded at on
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from typing import Any
 
-from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
 
@@ -17,26 +18,54 @@ from ..domain.execution import Failure, Outcome
 from ..domain.retry import Bury, TryAgain
 from ..installation import Installation, worker_name
 from ..publisher import HEADER
-from . import recorder
+from . import held, recorder
+from .body_errors import Rejected
 from .delivery import REPLACES, is_attempt, read_chunk, read_replaced
-from .stopping import STOPS, is_stopping
+from .shutdown_flag import is_stopping
+from .stopping import STOPS
+from .time_limits import pool_limits
 
-GONE = (WorkerLostError, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
+GONE = (WorkerLostError, TimeLimitExceeded)
 
 
 class Request(CeleryRequest):
     """A delivery, as the worker's main process handles it."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        limits = pool_limits(self.task, self._request_dict.get("timelimit"), jobs=len(self.attempts) or 1)
+        if limits is not None:
+            self.time_limits: Any = limits
+        if self._request_dict.get(HEADER) is not None:
+            held.hold(self.app, self)
+
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Record a hard limit; the pool kills the process that exceeded it."""
-        if soft or state.should_terminate or self._vanishes(TimeLimitExceeded(timeout)):
+        if soft or state.should_terminate:
             super().on_timeout(soft, timeout)
+        elif self._vanishes(TimeLimitExceeded(timeout)):
+            super().on_timeout(soft, timeout)
+            self._is_reported()
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Record a process that vanished; everything else is recorded where the body ran."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # the pool may have wrapped it
-        if isinstance(error, GONE) and not self._is_announced and not self._vanishes(error):
-            return None
+        if _is_gone(error) and not self._is_announced:
+            if not self._vanishes(error):
+                return None
+            if self._would_requeue:  # Celery would report nothing, and send it again: it is a dead letter by now
+                self._is_reported(by_others=True)
+                state.task_ready(self)
+                return self.acknowledge()
+            answer = super().on_failure(exc_info, send_failed_event, return_ok)
+            self._is_reported()
+            return answer
+        if isinstance(error, Ignore) and (shared := read_chunk(self._request_dict.get(HEADER))):
+            # Its jobs had their own results and signals; monitors are to see that the message is done with.
+            runtime = None if self.time_start is None else time.time() - self.time_start
+            self.send_event("task-succeeded", result=f"{len(shared)} jobs", runtime=runtime)
+        if isinstance(error, Rejected):  # the pool process has reported it; the broker may have a place for such messages
+            self.reject(requeue=False)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def _vanishes(self, error: BaseException) -> bool:
@@ -61,6 +90,16 @@ class Request(CeleryRequest):
     _is_decided = False
 
     @property
+    def _would_requeue(self) -> bool:
+        task = self.task
+        return bool((task.acks_late and task.reject_on_worker_lost) or getattr(task, "retry_on_worker_lost", False))
+
+    def _is_reported(self, *, by_others: bool = False) -> None:
+        """Let the row of a burial go whose errbacks and result are done, or have another worker do them."""
+        for id, attempt in self.attempts:
+            recorder.record_reported(Installation.of(self.app), id, attempt, workers=self._workers, by_others=by_others)
+
+    @property
     def _is_announced(self) -> bool:
         return bool(getattr(self, "_already_cancelled", False) or getattr(self, "_already_revoked", False))
 
@@ -82,12 +121,25 @@ class Request(CeleryRequest):
             self.hand_back()
 
     def maybe_expire(self) -> bool:
-        """Say whether this message came too late, and remember nothing: another message of this id may be in time."""
+        """Say whether this message came too late, and remember nothing: another message of this id may be in time.
+
+        Whether a job is too late that says so in its row is for the gate, which goes by the database's clock.
+        """
+        header = self._request_dict.get(HEADER)
+        if isinstance(header, dict) and header.get("expires_at") is not None:
+            return False
         was_revoked = self.id in state.revoked
         is_late = bool(super().maybe_expire())
         if is_late and not was_revoked:
             state.revoked.discard(self.id)
         return is_late
+
+    def revoked(self) -> bool:
+        """Say whether this delivery is to be discarded; one that only publishes callbacks is not: its job has ended."""
+        header = self._request_dict.get(HEADER)
+        if isinstance(header, dict) and header.get("ended") is True:
+            return False
+        return bool(super().revoked())
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """This delivery is discarded, or was terminated: its job is not to run again."""
@@ -96,14 +148,14 @@ class Request(CeleryRequest):
         called = str(self._request_dict["task"])
         by_task = bool(expired and Installation.of(self.app).message_defaults(called).get("expires"))
         said = f"{reason} by its worker" if terminated else reason
-        for id, attempt in self._attempts:
+        for id, attempt in self.attempts:
             recorder.record_revoked(
                 Installation.of(self.app), id, attempt, outcome=outcome, reason=said, workers=self._workers,
                 task=called, by_task=by_task,
             )  # fmt: skip
 
     @property
-    def _attempts(self) -> list[tuple[str, int]]:
+    def attempts(self) -> list[tuple[str, int]]:
         """Return the attempts that this message carries."""
         header = self._request_dict.get(HEADER)
         shared = read_chunk(header)
@@ -120,7 +172,7 @@ class Request(CeleryRequest):
 
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""
-        attempts = self._attempts
+        attempts = self.attempts
         if len(attempts) > 1 or read_chunk(self._request_dict.get(HEADER)):
             self.hand_back(failure.error)
             return TryAgain(recorder.NO_WAIT)
@@ -131,7 +183,7 @@ class Request(CeleryRequest):
 
     def hand_back(self, why: str = STOPS) -> None:
         """Let what this message carries wait again, unless it has ended or is in other hands."""
-        recorder.record_handed_back(Installation.of(self.app), self._attempts, why, workers=self._workers)
+        recorder.record_handed_back(Installation.of(self.app), self.attempts, why, workers=self._workers)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""
@@ -140,6 +192,11 @@ class Request(CeleryRequest):
             self.task.backend.mark_as_retry(self.id, error, request=self._context)
         self.send_event("task-retried", exception=repr(error), traceback=None)
         self.acknowledge()
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Say whether nothing was recorded where the body ran: its process died, or it was cut off by no ordinary exception."""
+    return isinstance(error, GONE) or not isinstance(error, Exception)
 
 
 def _failure(error: BaseException) -> Failure:

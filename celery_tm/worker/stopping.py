@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
 
 from celery.app.control import Control as CeleryControl
@@ -14,19 +13,11 @@ from ..installation import Installation
 from ..store import workflows
 from . import recorder
 from .context import JobContext
+from .shutdown_flag import is_stopping
 
 logger = logging.getLogger(__name__)
 
 STOPS = "its worker was shut down"
-
-
-def is_stopping() -> bool:
-    """Say whether this process is a worker that was told to stop."""
-    state = sys.modules.get("celery.worker.state")  # whoever has not imported it is no worker
-    if state is None:
-        return False
-    # Either is None, or the exit code, which may be 0.
-    return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))
 
 
 def is_terminated(installation: Installation, job: Job) -> bool:

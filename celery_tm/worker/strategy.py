@@ -17,15 +17,14 @@ from celery.worker.strategy import default as celery_default
 
 from .. import clock
 from ..installation import Installation
-from ..producer.capturing import instant_of, job_of
-from ..producer.inserting import write_requests
-from ..producer.message import Message, as_message
-from ..producer.request import Request
+from ..producer.capturing import instant_of, job_of, write_call
+from ..producer.message import Message, as_message, read_body
 from ..publisher import HEADER
 from ..store.body import refuse_foreign
-from . import control, incoming
+from . import control, incoming, unknown
 from .acknowledging import Acknowledgements
 from .request import Request as OwnRequest
+from .time_limits import note_pool
 
 logger = logging.getLogger(__name__)
 control.listen()
@@ -43,12 +42,14 @@ def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
     """Return what handles a task's messages. A task that cannot work here does not let its worker start."""
     if task.transactional:
         refuse_foreign(Installation.of(app).database, task.session)
-    incoming.look_first(consumer)
+    note_pool(app, consumer.pool)
+    incoming.look_first(consumer, unknown.is_recorded)
     handle = celery_default(task, app, consumer, **kwargs)
     acknowledgements = _acknowledgements(consumer)
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        if message.headers and message.headers.get("eta") and _captured(task, app, message):
+        said = body if isinstance(body, Mapping) else message.headers or {}  # protocol 1 says all in its body
+        if said.get("eta") and _captured(task, app, message, said):
             message.ack_log_error(logger, consumer.connection_errors)
             return None
         if acknowledgements is not None and message.headers and HEADER in message.headers:
@@ -67,16 +68,16 @@ def _acknowledgements(consumer: Any) -> Acknowledgements | None:
     return found
 
 
-def _captured(task: Any, app: Any, message: Any) -> bool:
+def _captured(task: Any, app: Any, message: Any, said: Mapping[str, Any]) -> bool:
     """Keep a call that is far ahead; False if it is not, or cannot be kept: then the worker waits for its time."""
-    headers: Mapping[str, Any] = message.headers
+    headers: Mapping[str, Any] = {**said, **(message.headers or {})}
     installation = Installation.of(app)
     eta = instant_of(app, headers.get("eta"))
     now = clock.now()
     if eta is None or eta - now <= installation.settings.tm_capture_eta_after or headers.get(HEADER) is not None:
         return False
     try:
-        args, kwargs, embed = message.payload
+        args, kwargs, embed = read_body(message.payload)
         job = job_of(
             task,
             _message(headers, embed, args, kwargs, message),
@@ -86,7 +87,7 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
             run_at=eta,
             now=now,
         )
-        write_requests(installation, [Request.of(job, delay=None)], None)
+        write_call(installation, job, delay=None)
     except Exception as error:  # whatever is wrong with it: plain Celery's way is always open
         told = Installation.of(task.app).hidden(error)
         logger.warning("%s[%s] waits in this worker's memory: %s", task.name, headers.get("id"), told)
@@ -95,6 +96,6 @@ def _captured(task: Any, app: Any, message: Any) -> bool:
     return True
 
 
-def _message(headers: Mapping[str, Any], embed: Any, args: Any, kwargs: Any, message: Any) -> Message:
-    request = Context({**headers, **(embed or {})}, reply_to=message.properties.get("reply_to"))
+def _message(headers: Mapping[str, Any], embed: Mapping[str, Any], args: Any, kwargs: Any, message: Any) -> Message:
+    request = Context({**headers, **embed}, reply_to=message.properties.get("reply_to"))
     return as_message(request, args, kwargs, {**message.delivery_info, "priority": message.properties.get("priority")})

@@ -1,7 +1,8 @@
 """The base class that makes a Celery task durable: gate, body, record.
 
-`before_start` asks the gate; `run`, wrapped when the task is made (`worker.running`), calls the body and writes how it ended
-before Celery stores a result. So what Celery reports as done is done. `apply_async` and `retry` keep what would have waited
+A delivery passes the gate before any hook of the user is called. `before_start`, `__call__` and `run` are wrapped when the
+task is made (`worker.running`), so that however they end is written before Celery stores a result: what Celery reports as
+done is done. `apply_async` and `retry` keep what would have waited
 in a worker's memory in a row (`worker.calling`). Called directly, with `apply()` or `task_always_eager`, a task runs as
 plain Celery would run it, and needs no database.
 """
@@ -9,30 +10,37 @@ plain Celery would run it, and needs no database.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction
 from types import FunctionType
 from typing import Any, ClassVar
 
 import celery
 from celery.app.autoretry import add_autoretry_behaviour
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_postrun
 
-from ..clock import parse_duration, readable_expiry
+from ..clock import readable_expiry
 from ..domain.job import MAX_TASK, checked_concurrency, checked_text, checked_timeout
 from ..domain.loads import MAX_CHUNK
 from ..domain.retry import read_policy
+from ..domain.time_limits import HARD_LIMIT_GRACE
 from ..errors import InvalidValue, shown
 from ..installation import Installation, worker_name
-from ..publisher import HARD_LIMIT_GRACE, HEADER
-from . import attending, builtin, calling, chunk, delivery, following, running, unknown  # noqa: F401  (some only listen)
+from ..publisher import HEADER
+from ..settings import read_keep_key
+from . import attending, builtin, calling, chunk, delivery, following, running
 from . import context as contexts
+from .body_errors import rejecting
 from .context import JobContext
 from .control import make_revokes_durable
+from .detached import detached
+from .soft_limit import soft_limit
 
 UNLIMITED = 2**31
+AWAIT_IT_YOURSELF = "make it a plain def that calls asyncio.run() with the coroutine, or use another base class"
 BUILT_INTO_CELERY = "celery."  # chord_unlock, map and the like: Celery's own machinery keeps its own ways
 
 
@@ -43,15 +51,19 @@ class Task(celery.Task):
     Request = "celery_tm.worker.request:Request"
     Strategy = "celery_tm.worker.strategy:default"
     tm_gated = True
+    tm_track_started = False  # what `track_started` says; STARTED is stored once the delivery has passed the gate
 
     #: What makes two calls the same work: text like "order:{0}", or a callable that gets the arguments.
     key: ClassVar[str | Callable[..., str] | None] = None
-    #: How long the key of a success refuses a second run; unset: `tm_keep_keys`.
-    keep_key: ClassVar[timedelta | float | str | None] = None
+    #: How long its key is kept after a success, or {"succeeded": …, "failed": …, "cancelled": …}; unset: `tm_keep_keys`.
+    keep_key: ClassVar[timedelta | float | str | Mapping[str, Any] | None] = None
     #: What limits how many calls may be in flight: text like "tenant:{0}", or a callable; `concurrency` is the limit.
     concurrency_key: ClassVar[str | Callable[..., str] | None] = None
     concurrency: ClassVar[int | None] = None
-    #: How long one attempt may take.
+    #: How long an attempt may run before it counts as stuck: outcome *stale*, and the retry policy decides; unset:
+    #: `tm_stuck_after`.
+    max_duration: ClassVar[timedelta | float | str | None] = None
+    #: How long one attempt may take: a soft time limit, and ten seconds later a hard one.
     timeout: ClassVar[timedelta | float | str | None] = None
     #: The backoff, from the option `retry=`; unset: `tm_retry`.
     retry_policy: ClassVar[Any] = None
@@ -75,18 +87,28 @@ class Task(celery.Task):
             cls.tm_gated = False
             cls.Request, cls.Strategy = celery.Task.Request, celery.Task.Strategy
         cls._check_options()
+        if cls.tm_gated:
+            running.record_calls(cls)
 
     @classmethod
     def _check_options(cls) -> None:
+        if cls.tm_gated and cls.Strategy != Task.Strategy:  # celery-batches and the like call bodies past the gate
+            problem = f"{shown(cls.Strategy)} would run it without a gate and a record"
+            raise InvalidValue("Strategy", problem, "make it a plain task: base=celery.Task, or its library's own class")
         if cls.retry_policy is not None:
             read_policy(cls.retry_policy)
+        if cls.tm_gated and any(is_async(cls.run) for is_async in (iscoroutinefunction, isasyncgenfunction)):
+            name = cls.__dict__.get("name") or cls.__name__
+            raise InvalidValue(str(name), "its body is async def, and a Celery worker awaits nothing", AWAIT_IT_YOURSELF)
         checked_concurrency("…" if cls.concurrency_key is not None else None, cls.concurrency)
         if cls.keep_key is not None:
-            parse_duration(cls.keep_key, field="keep_key")
+            read_keep_key(cls.keep_key)
         if cls.timeout is not None:  # so that direct calls have it too
             limit = checked_timeout(cls.timeout)
             cls.soft_time_limit = cls.soft_time_limit or limit.total_seconds()
             cls.time_limit = cls.time_limit or (limit + HARD_LIMIT_GRACE).total_seconds()
+        if cls.max_duration is not None:
+            checked_timeout(cls.max_duration, field="max_duration")
         cls.expires = readable_expiry(cls.expires)
         if not isinstance(cls.transactional, bool):
             raise InvalidValue("transactional", f"{shown(cls.transactional)} is not True or False", "give a bool")
@@ -104,7 +126,21 @@ class Task(celery.Task):
             # Celery would wrap autoretry around the record of failure; it belongs inside, next to the body.
             add_autoretry_behaviour(task)
             task.run = running.Recorded(task)
+            task.before_start = running.Started(task)  # type: ignore[method-assign]
+            task.on_success = running.Ended(task, "on_success")
+            task.on_failure = running.Ended(task, "on_failure")
         return task
+
+    @property
+    def __trace__(self) -> Any:
+        """Return what runs a delivery of this task in a worker; Celery sets it when the worker starts."""
+        return self.__dict__.get("__trace__")
+
+    @__trace__.setter
+    def __trace__(self, tracer: Any) -> None:
+        if tracer is not None and self.tm_gated and attending.is_worker():
+            tracer = rejecting(tracer)
+        self.__dict__["__trace__"] = tracer
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -112,32 +148,38 @@ class Task(celery.Task):
         super().on_bound(app)
         if cls.tm_gated:
             checked_text(cls.name, field="task", limit=MAX_TASK)
+            if cls.track_started:  # Celery stores it before the gate: a copy of a message would overwrite the result
+                cls.tm_track_started, cls.track_started = True, False
         builtin.register(app, Task)
         make_revokes_durable(app)
 
     @property
     def job(self) -> JobContext:
         """Return the job this call carries out; called without a worker, a detached one that only listens."""
-        return contexts.peek() or running.detached(self)
+        found = contexts.peek()
+        if found is None:
+            found = detached(self)
+            found.roll_back()  # no body runs: nothing would commit a session
+        return found
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Pass the gate, or raise Ignore."""
-        # One of many that came in one message was let in with them.
-        if self.tm_gated and not contexts.is_expected(task_id) and running.is_delivery(self.request):
-            self.pass_gate()
+        """Do something before the body; the gate was passed, and an error here counts as one of the body."""
         super().before_start(task_id, args, kwargs)
 
     def pass_gate(self) -> None:
-        """Let the present delivery in, or raise Ignore."""
+        """Admit the present delivery, or raise Ignore. What carries a chunk runs its jobs here, and is ignored itself."""
         contexts.leave()
+        soft_limit.hold(self.request.id)
+        running.listen()
         installation = Installation.of(self.app)
         worker = worker_name(self.request.hostname, os.getpid())
         if delivery.read_chunk(getattr(self.request, HEADER, None)):
-            chunk.enter(delivery.admit_all(self, installation, worker=worker))
-            return
+            chunk.run(self, delivery.admit_all(self, installation, worker=worker))
+            raise Ignore
         context = JobContext(delivery.admit(self, installation, worker=worker), installation)
         following.name_links(self.request, context.job)
         contexts.enter(context)
+        running.hold(context)
 
     def apply_async(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from celery_tm.domain.definition import Standing
 from celery_tm.domain.execution import Outcome
 from celery_tm.metrics.names import ASKED, COUNTED, EXECUTION_SECONDS, METRICS, PREFIX, Kind, Metric
-from celery_tm.worker.gate import Refusal
+from celery_tm.worker.decision import Refusal
 
 from .markdown import code, page, table
 
@@ -19,8 +19,11 @@ WORDS_OF_LABELS: Mapping[str, str] = {
     "state": "of a job or an occurrence, as in [States](../explanation/states.md)",
     "standing": ", ".join(Standing),
     "reason": ", ".join(Refusal),
-    "kind": "beat, worker; of what was swept: redispatched, orphaned",
+    "kind": "beat, worker; of what was swept: redispatched, orphaned, stale",
     "what": "database, broker",
+    "table": "the table of the row",
+    "queue": "the queue's name",
+    "recovery": "all, last, bounded, compressed: the run was missed and is made up for; none: it is on time",
     "version": "the release",
     "schema": "the revision of the tables",
 }

@@ -7,6 +7,7 @@ the test's app must be an instance of that class. The environment tells it what 
 * `SUITES_REPORT`: where the outcomes go, as JSON
 * `SUITES_DATABASE`: a SQLite file to copy for each test; empty: all tests share the one that `TM_DATABASE_URL` names
 * `SUITES_SETTINGS`: settings for every app, as JSON
+* `SUITES_SHARD`: which part of the tests to run, as in `2/4`; empty: all of them
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if BASE and TEMPLATE:
     lease.LeaseKeeper._keep = lambda keeper: None
 
 outcomes: dict[str, str] = {}
+seconds: dict[str, float] = {}
 reasons: dict[str, str] = {}
 seen: Counter[str] = Counter()
 foreign: set[str] = set()
@@ -78,8 +80,19 @@ def count_executions(path: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM tm_execution").fetchone()[0])
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of other shards out; neighbours, which often take alike long, go to different ones."""
+    number, _, count = os.environ.get("SUITES_SHARD", "").partition("/")
+    if count:
+        others = [item for place, item in enumerate(items) if place % int(count) != int(number) - 1]
+        items[:] = [item for place, item in enumerate(items) if place % int(count) == int(number) - 1]
+        config.hook.pytest_deselected(items=others)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep the worst of set-up, call and tear-down; a failed part of a test fails the test."""
+    seconds[report.nodeid] = round(seconds.get(report.nodeid, 0.0) + report.duration, 2)
     if report.failed:
         outcomes[report.nodeid] = "failed"
         reasons.setdefault(report.nodeid, _reason(report))
@@ -95,5 +108,5 @@ def _reason(report: pytest.TestReport) -> str:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the report."""
-    found = {"outcomes": outcomes, "reasons": reasons, "seen": dict(seen), "foreign": sorted(foreign)}
+    found = {"outcomes": outcomes, "reasons": reasons, "seen": dict(seen), "foreign": sorted(foreign), "seconds": seconds}
     Path(os.environ["SUITES_REPORT"]).write_text(json.dumps(found))

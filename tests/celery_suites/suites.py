@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from celery_tm.store.database import Database
 
 TESTS = Path(__file__).parent.parent
 OURS, PLAIN = "celery_tm:Task", ""
+KEPT = ("outcomes", "reasons", "seconds")
 CORE = ("t/unit/tasks/test_tasks.py", "t/unit/tasks/test_trace.py", "t/unit/worker/test_request.py")
 UNIT = ("t/unit/tasks", "t/unit/worker/test_request.py")
 INTEGRATION = ("t/integration/test_tasks.py",)
@@ -39,6 +41,8 @@ INTENDED = {
     "t/unit/worker/test_request.py::test_Request::test_fast_trace_task": TWICE,  # its name before Celery 5.7
 }
 
+_upgrading = threading.Lock()  # Alembic keeps what it is at in globals, and shards run at once
+
 
 @dataclass(frozen=True)
 class Report:
@@ -48,6 +52,7 @@ class Report:
     reasons: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     foreign: Sequence[str] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> frozenset[str]:
@@ -60,6 +65,18 @@ class Report:
     def __str__(self) -> str:
         counts = Counter(self.outcomes.values())
         return ", ".join(f"{counts[kind]} {kind}" for kind in ("passed", "failed", "skipped", "xfailed") if counts[kind])
+
+
+def merge(reports: Sequence[Report]) -> Report:
+    """Return what several runs found together; of a test that ran twice, the later run counts."""
+    outcomes, reasons, seconds = ({k: v for one in reports for k, v in getattr(one, name).items()} for name in KEPT)
+    return Report(
+        outcomes,
+        reasons,
+        dict(sum((Counter(one.seen) for one in reports), Counter())),
+        sorted({name for one in reports for name in one.foreign}),
+        seconds,
+    )
 
 
 def check_injected(report: Report) -> None:
@@ -96,16 +113,24 @@ def compare(ours: Report, plain: Report) -> Comparison:
     )
 
 
-def run_unit(source: Path, base: str, tests: Iterable[str], folder: Path) -> Report:
+def run_unit(source: Path, base: str, tests: Iterable[str], folder: Path, *, shard: str = "") -> Report:
     """Run unit tests; with our class, each test has a SQLite database of its own."""
+    folder.mkdir(exist_ok=True)
     template = folder / "template.db"
     if not template.exists():
         _upgrade(f"sqlite:///{template}")
-    return _pytest(source, tests, folder, {"SUITES_BASE": base, "SUITES_DATABASE": str(template)})
+    return _pytest(source, tests, folder, {"SUITES_BASE": base, "SUITES_DATABASE": str(template), "SUITES_SHARD": shard})
 
 
 def run_integration(
-    source: Path, base: str, tests: Iterable[str], folder: Path, *, timeout: float = 60, options: Sequence[str] = ()
+    source: Path,
+    base: str,
+    tests: Iterable[str],
+    folder: Path,
+    *,
+    shard: str = "",
+    timeout: float = 60,
+    options: Sequence[str] = (),
 ) -> Report:
     """Run integration tests on a Redis of their own; with our class, a beat runs beside."""
     folder.mkdir(exist_ok=True)
@@ -113,7 +138,7 @@ def run_integration(
     with _own_redis(folder) as redis:
         port = str(redis.port)
         environment = {"TEST_BROKER": redis.url, "TEST_BACKEND": redis.url, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": port}
-        environment |= {"SUITES_BASE": base, "TM_DATABASE_URL": database, "WORKER_LOGLEVEL": "INFO"}
+        environment |= {"SUITES_SHARD": shard, "SUITES_BASE": base, "TM_DATABASE_URL": database, "WORKER_LOGLEVEL": "INFO"}
         # A test that fails would be repeated five times: a second run of what failed tells as much, sooner.
         more = ["-p", "no:rerunfailures", "--timeout", str(timeout), *options]
         if not base:
@@ -169,9 +194,10 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _upgrade(url: str) -> None:
-    database = Database(read_settings({"tm_database_url": url}, {}))
-    schema.upgrade(database)
-    database.dispose()
+    with _upgrading:
+        database = Database(read_settings({"tm_database_url": url}, {}))
+        schema.upgrade(database)
+        database.dispose()
 
 
 @contextmanager

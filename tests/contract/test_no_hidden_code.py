@@ -53,8 +53,11 @@ IMPORTED_BY_NAME = {
 }  # fmt: skip
 STATEMENTS = {"execute", "exec_driver_sql", "text", "literal_column"}
 # Names that an owner states, quoted: of a schema to create, and of a channel to listen to; and states handed over as such.
-WRITTEN = {("store/schema.py", "database.schema"), ("store/listening.py", "self._database.channel"),
+WRITTEN = {("store/schema.py", "database.schema"), ("store/notifications.py", "database.channel"),
            ("store/given.py", "ord(mark)"), ("store/insertion.py", "text")}  # fmt: skip
+WRITTEN |= {("store/dialects.py", ours) for ours in (  # how a session is set up: names and numbers of our own
+    "mine", "', '.join(kept)", "_limited('DEFAULT')", "seconds * 1000", "LONGEST_BUSY * 1000",
+)}  # fmt: skip
 STATE = re.compile(r"[A-Z]\w+\.[A-Z]+\.value|(state|outcome)\.value")  # of an enum, and written out, see docs/adr/0006
 
 

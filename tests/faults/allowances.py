@@ -19,6 +19,7 @@ ALLOWED: Mapping[str, str] = {
     "unknown and absent": "a commit whose answer was lost may not have happened: then nothing of it is there",
     "unknown and whole": "a commit whose answer was lost may have happened: then all promises hold for it",
     "run": "the job of a run gives way to its steps: it has no body, and a failed run leaves the dead letters of its steps",
+    "published": "a plain Celery task is done once it is published: no body of ours says that it ended",
     "triggered": "an occurrence that was asked for by hand lies between the instants of its definition",
     "still counted": "the instants of a definition that is switched off are recorded as skipped, as long as a beat runs",
     "failed at its commit": "a transactional body ended, its commit did not come about, and the attempt has failed",

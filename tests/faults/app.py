@@ -122,6 +122,9 @@ def make_app(conf: dict[str, Any]) -> Celery:
         with noted(label):
             take_time()
 
+    from storm import chaos  # which writes what its bodies do as ours do
+
+    chaos.add_tasks(app)
     return app
 
 

@@ -192,6 +192,10 @@ class Case:
         settings = self.history.run.get("settings") or {}
         return timedelta(seconds=float(self.history.run.get("lease") or settings.get("tm_lease") or 30))
 
+    def is_plain(self, task: str) -> bool:
+        """Say whether a task is plain Celery: its jobs are done once they are published."""
+        return task in (self.history.run.get("plain_tasks") or ())
+
     @cached_property
     def by_label(self) -> dict[str, set[str]]:
         """Return the jobs whose bodies wrote a label."""

@@ -137,9 +137,22 @@ class Fleet:
         """Add a process that is started with Python."""
         self.members.append(Member(name, kind, [sys.executable, *arguments], conf, self.folder, self.environ, clock))
 
-    def add_worker(self, name: str, conf: dict[str, Any], *, concurrency: int, clock: Any = None) -> None:
-        """Add a worker with a pool of processes."""
-        options = ["-l", "INFO", "-c", str(concurrency), "-n", f"{name}@chaos", "--without-gossip", "--without-mingle"]
+    def add_worker(
+        self, name: str, conf: dict[str, Any], *, concurrency: int, pool: str = "prefork", clock: Any = None
+    ) -> None:
+        """Add a worker."""
+        options = [
+            "-l",
+            "INFO",
+            "-P",
+            pool,
+            "-c",
+            str(concurrency),
+            "-n",
+            f"{name}@chaos",
+            "--without-gossip",
+            "--without-mingle",
+        ]
         self.add(name, "worker", ["-m", "celery", "-A", "faults.app", "worker", *options], conf, clock)
 
     def add_beat(self, name: str, conf: dict[str, Any], *, clock: Any = None) -> None:

@@ -171,6 +171,7 @@ class Occurrence:
     state: str
     reason: str | None = None
     replay_of: str | None = None
+    decided_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
 

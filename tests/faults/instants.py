@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-FIELDS = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))  # seconds first, as in Quartz
+FIELDS = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))  # seconds first; weekdays as in cron, 0 is Sunday
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EVERY = re.compile(r"every (\d+)([smhd])")
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
+from storm.chaos import Combined
 
 from celery_tm import TimeManagement, cancel, defer, defer_many
 from celery_tm.store import tables
@@ -55,6 +56,7 @@ class Driver:
         self.engine = TimeManagement(app).installation.database.engine
         self.tm = TimeManagement(app)
         self.recent: deque[str] = deque(maxlen=30)
+        self.combined = Combined(app, self.tm, self.engine, self.folder, name, self.chance)
 
     def steps(self) -> Sequence[tuple[float, int, Callable[[], None]]]:
         """Return what it does: with which weight, how many jobs that makes, and how."""
@@ -70,6 +72,7 @@ class Driver:
             (8, 1, self.direct),
             (10, 1, self.in_transaction),
             (3, 5, self.workflow),
+            (6, 4, self.combined),
         )
 
     def step(self) -> int:

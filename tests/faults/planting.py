@@ -157,7 +157,8 @@ def a_job_without_its_order(history: History) -> Planted:
 
 @breaks(1)
 def what_nobody_answered_left_half(history: History) -> Planted:
-    order = _first(history.orders, lambda _: True)
+    began = {one.job for one in history.effects}  # without an answer a job is linked to its ask by what its body wrote
+    order = _first(history.orders, lambda one: one.job in began)
     if order is None:
         return None
     answers = [one for one in history.answers if one.ask != order.ask]

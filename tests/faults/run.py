@@ -25,6 +25,8 @@ from typing import Any
 
 from sqlalchemy import Engine, MetaData, create_engine, func, select, text
 from sqlalchemy.engine import make_url
+from storm import chaos
+from storm import plan as combined
 
 from celery_tm import TimeManagement
 from celery_tm.store import tables
@@ -43,7 +45,13 @@ TABLES = "tables.db"
 # Seconds in which everything must have ended once all is healed. A job whose messages were lost again and again waits for a
 # lease that has doubled each time, up to 64 times the first one.
 SETTLES = DISPATCH_LEASE * 64 + 60.0
-CONF: dict[str, Any] = {"tm_lease": LEASE, "tm_dispatch_lease": DISPATCH_LEASE, "tm_poll_interval": 0.5}
+CONF: dict[str, Any] = {
+    "tm_lease": LEASE,
+    "tm_dispatch_lease": DISPATCH_LEASE,
+    "tm_poll_interval": 0.5,
+    "tm_capture_eta_after": 2,
+}
+CROWDS = {"threads": 8, "gevent": 8}  # workers of other pools, and how many bodies they run at one time
 PROXIED = ("worker-3", "beat-2", "load-2")
 OWN_CLOCK = ("worker-2", "beat-2", "load-2")
 
@@ -137,7 +145,8 @@ class Run:
         return CONF | where | {"beat_max_loop_interval": 2}
 
     def _prepare(self) -> None:
-        """Make the tables and the definitions."""
+        """Make the tables and the definitions, and write down which features are combined."""
+        combined.write(self.plan.folder, chaos.make_cases())
         self.app = make_app(self._conf())
         self.tm = TimeManagement(self.app)
         self._closing.callback(self.app.close)
@@ -155,6 +164,9 @@ class Run:
         for number in range(1, self.plan.workers + 1):
             name = f"worker-{number}"
             fleet.add_worker(name, self._conf(name), concurrency=self.plan.concurrency, clock=own(name))
+        for pool, concurrency in CROWDS.items():
+            name = f"worker-{pool}"
+            fleet.add_worker(name, self._conf(name), concurrency=concurrency, pool=pool)
         for name in ("beat-1", "beat-2"):
             fleet.add_beat(name, self._conf(name), clock=own(name))
         for name in ("load-1", "load-2"):
@@ -253,7 +265,11 @@ class Run:
         plan = self.plan
         facts = {"seed": plan.seed, "minutes": plan.seconds / 60, "pair": plan.pair, "lease": LEASE, "settings": CONF}
         facts["clock"] = {"at": time.monotonic_ns(), "now": datetime.now(UTC).isoformat()}  # both times of one moment
-        facts |= {"definitions": self.definitions, "clocks_shifted": clocks.library() is not None}
+        facts |= {
+            "plain_tasks": chaos.PLAIN,
+            "definitions": self.definitions,
+            "clocks_shifted": clocks.library() is not None,
+        }
         facts |= {"versions": {name: version(name) for name in ("celery", "kombu", "SQLAlchemy")}, **self.facts}
         (plan.folder / "run.json").write_text(json.dumps(facts, default=str, indent=1))
 

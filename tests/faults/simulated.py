@@ -37,6 +37,7 @@ GOES_ON = (
     "fails", "is killed", "is stopped and comes late", "begins late", "dies before its body", "loses its pool process",
     "is handed back",
 )  # fmt: skip
+FOREIGN = "celery's own"  # a plain Celery task
 WAITING = {"is cancelled while it waits": "cancelled", "expires": "expired"}
 
 
@@ -93,6 +94,7 @@ class World:
             for one in tables.get("definitions", ())
         ]  # fmt: skip
         run = {"seed": 7, "lease": LEASE, "definitions": stated, "clock": {"at": BOOTED, "now": NOON.isoformat()}}
+        run["plain_tasks"] = [FOREIGN]
         return History(run=run, faults=self.faults, processes=self.processes, **tables)
 
     _schedules: dict[str, str] = field(default_factory=dict)
@@ -193,6 +195,10 @@ class Attempt:
         if fate in WAITING:
             self.started = None
             self.end(WAITING[fate])
+            return
+        if fate == "is published":
+            self.started = None
+            self.end("succeeded")
             return
         self.world.pass_(2 * MS)
         if fate not in ("dies before its body", "begins late"):
@@ -306,6 +312,7 @@ def whole_world() -> World:
     world.work(world.ask("doomed"), "doomed", ["fails", "is buried"])
     world.work(world.ask("plain"), "plain", ["is cancelled while it waits"])
     world.work(world.ask("plain"), "plain", ["expires"])
+    world.work(world.ask("plain"), FOREIGN, ["is published"])
     world.work(world.ask("slow"), "slow", ["is handed back", "is cancelled while it runs"])
     keyed = world.ask("keyed", key="k1")
     world.work(keyed, "keyed", ["begins late", "succeeds"], key="k1")

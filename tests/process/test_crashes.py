@@ -14,6 +14,7 @@ from celery_tm import TimeManagement, defer
 from celery_tm.domain.job import JobState
 from celery_tm.store import executions, jobs, schema
 from celery_tm.worker import gate, recorder
+from celery_tm.worker.decision import Call
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_was_deferred_and_what_has_ended_survive_a_crash(tm: TimeManagement
 
 @pytest.mark.timeout(60)
 def test_a_direct_call_is_on_the_disk_before_it_runs(tm: TimeManagement, server: OwnPostgreSQL) -> None:
-    call = gate.Call(
+    call = Call(
         id="call", task="effect", args=(1,), kwargs={}, key=None, keep_key=None, max_retries=3, retry=None, options={}
     )
     assert gate.admit_call(tm.installation, call, worker="w:1").job is not None

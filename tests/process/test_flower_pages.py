@@ -194,7 +194,7 @@ def _products(browser: Browser) -> int:
 
 
 PAGES = (
-    "/tm", "/tm/instants", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/dead-letters/preview?action=purge",
+    "/tm", "/tm/instants", "/tm/jobs", "/tm/history", "/tm/dead-letters", "/tm/dead-letters/preview?action=purge&all=true",
     "/tm/calendar", "/tm/health", "/tm/audit", "/tm/definition/print%20labels", "/tm/definition/print%20labels/edit",
 )  # fmt: skip
 

@@ -109,6 +109,24 @@ def test_max_in_flight_holds_with_two_beats(stand: Stand) -> None:
     assert stand.outcomes() == {"succeeded": len(handles)}
 
 
+def test_max_in_flight_holds_direct_calls(stand: Stand) -> None:
+    stand.conf["tm_max_in_flight"] = 3
+    stand.beat()
+    stand.worker(concurrency=6)
+    ids = {stand.app.tasks["sleepy"].delay(n, 0.5).id for n in range(15)}
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, stand.count(tables.job, tables.job.c.state != "pending"))
+        return stand.outcomes()["succeeded"] == len(ids)
+
+    stand.wait(look, seconds=60, what="the end of all calls")
+    assert most <= 3
+    assert {id for _, _, id, *_ in stand.effects("start")} == ids
+    assert len(stand.effects("start")) == len(ids), "each runs once"
+
+
 def test_a_backfill_with_two_beats_runs_one_at_a_time_and_regular_instants_go_on_afterwards(stand: Stand) -> None:
     added = stand.tm.definitions.add(name="skip", task="sleepy", args=["skip", 0.3], schedule="every 1s", overlap="skip")
     since = added.created_at.replace(microsecond=0) - timedelta(hours=1)

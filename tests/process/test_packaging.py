@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -168,7 +167,8 @@ def test_the_public_names_are_typed_for_those_who_use_them(room: CleanRoom, tmp_
 
 
 def test_importing_the_package_takes_no_time(room: CleanRoom) -> None:
-    assert statistics.median(import_times(room, "celery_tm")) < IMPORT_LIMIT
+    # The quickest of several: on a busy machine the others measure the machine.
+    assert min(import_times(room, "celery_tm")) < IMPORT_LIMIT
 
 
 def import_times(room: CleanRoom, module: str) -> list[float]:

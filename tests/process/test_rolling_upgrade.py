@@ -145,7 +145,9 @@ def check_recurring(rollout: Rollout) -> None:
     instants = sorted(row.scheduled_at for row in found)
     assert len(instants) > 5
     assert {after - before for before, after in pairwise(instants)} == {timedelta(seconds=1)}
-    assert {(row.state, row.reason) for row in found} == {("completed", None)}
+    assert {row.state for row in found} == {"completed"}
+    # A beat that starts slowly, on a busy machine, catches up: that is a reason, and each second was carried out still.
+    assert {(row.reason or "recovered").split()[0] for row in found} == {"recovered"}
     done = Counter(row.occurrence for row in rows(rollout, tables.execution, tables.execution.c.outcome == "succeeded"))
     assert all(done[row.id] == 1 for row in found)
 

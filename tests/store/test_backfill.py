@@ -600,7 +600,7 @@ def test_the_command_runs_and_tells_what_runs(tm: TimeManagement, noon: MovableC
     )
     assert "2026-06-01 11:59:00Z  2026-06-01 13:59:00+02:00" in text
     assert owed(tm) == []
-    done = cli.json(*arguments, "--reason", "a look back", "--actor", "ann", "--overlap", "allow")
+    done = cli.json(*arguments, "--reason", "a look back", "--actor", "ann", "--overlap", "allow", "--yes")
     assert (done["name"], done["dry_run"], done["counts"]) == ("tick", False, {"instants": 4, "created": 3, "left_out": 1})
     assert [one["instant"] for one in done["created"]] == [
         "2026-06-01T11:59:00+00:00", "2026-06-01T12:00:00+00:00", "2026-06-01T12:02:00+00:00",
@@ -609,13 +609,16 @@ def test_the_command_runs_and_tells_what_runs(tm: TimeManagement, noon: MovableC
     assert {one["occurrence"] for one in done["created"]} == {job.occurrence for job in owed(tm)}
     assert {job.actor for job in owed(tm)} == {"ann"}
     assert lanes_of(tm) == {(None, None)}
-    again = cli.json(*arguments, "--again")
+    again = cli.json(*arguments, "--again", "--yes")
     assert (len(again["created"]), {one["why"] for one in again["left_out"]}) == (1, {"it is still pending"})
 
 
 def test_the_command_shows_the_first_of_many(tm: TimeManagement, cli: Cli) -> None:
     add(tm)
-    lines = cli.run("backfill", "tick", "--since", "2026-06-01T00:00Z").stdout.splitlines()
+    refused = cli.refused("backfill", "tick", "--since", "2026-06-01T00:00Z")
+    assert "720 runs from 2026-06-01 00:00:00 UTC to 2026-06-01 11:59:00 UTC. Pass --yes" in refused
+    assert owed(tm) == []
+    lines = cli.run("backfill", "tick", "--since", "2026-06-01T00:00Z", "--yes").stdout.splitlines()
     assert lines[0].startswith("720 of 720 instants of 'tick'")
     assert (len(lines), lines[-1]) == (23, "… and 700 more; --json lists them all")
     add(tm, name="other", schedule="@yearly")

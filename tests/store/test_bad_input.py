@@ -25,7 +25,13 @@ from celery_tm.store.database import Database
 
 BAD: list[tuple[str, dict[str, Any], type[TmError], str]] = [
     ("naive run_at", {"run_at": datetime(2030, 1, 1)}, InvalidValue, "run_at: .*no time zone"),
-    ("past run_at", {"run_at": datetime.now(UTC) - timedelta(hours=1)}, InvalidValue, "run_at: .*in the past"),
+    (
+        "past run_at",
+        {"run_at": datetime.now(UTC) - timedelta(hours=1), "past": "raise"},
+        InvalidValue,
+        "run_at: .*in the past; give a later time, or past='now'",
+    ),
+    ("past", {"past": "skip"}, InvalidValue, "past: 'skip' is unknown; use one of now, raise"),
     ("run_at as text", {"run_at": "tomorrow"}, InvalidValue, "run_at: 'tomorrow' is not a datetime"),
     ("negative delay", {"delay": -1}, InvalidValue, "delay: -1 is negative"),
     ("delay in words", {"delay": "soon"}, InvalidValue, "delay: 'soon' is not a duration"),
@@ -136,14 +142,14 @@ def fresh(**conf: Any) -> Celery:
         ({"tm_database_url": "postgresql+nodriver://x/y"}, InvalidValue, "tm_database_url: .*nodriver"),
     ],
 )
-def test_a_bad_setting_does_not_start(conf: dict[str, Any], error: type[TmError], words: str) -> None:
+def test_a_bad_setting_is_refused_on_first_use(conf: dict[str, Any], error: type[TmError], words: str) -> None:
     with pytest.raises(error, match=words):
-        TimeManagement(fresh(**conf))
+        TimeManagement(fresh(**conf)).definitions.list()
 
 
 def test_a_missing_driver_names_what_to_install() -> None:
     with pytest.raises(DriverMissing, match=r"pip install 'celery-tm\[mysql\]'"):
-        TimeManagement(fresh(tm_database_url="mysql+mysqldb://root@127.0.0.1/x"))
+        TimeManagement(fresh(tm_database_url="mysql+mysqldb://root@127.0.0.1/x")).definitions.list()
 
 
 def test_a_wrong_database_url_is_named_without_its_password() -> None:

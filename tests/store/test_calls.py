@@ -20,7 +20,7 @@ from celery_tm.errors import DatabaseUnavailable
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import recorder
+from celery_tm.worker import recorder, strategy
 
 MINUTE = timedelta(minutes=1)
 
@@ -362,3 +362,42 @@ def test_nothing_is_written_where_everything_is_eager(app: Celery, database: Dat
         assert tx.execute(select(tables.execution)).all() == []
         assert tx.execute(select(tables.job)).all() == []
     assert len(effects.read_text().splitlines()) == 3
+
+
+# Protocol 1
+
+
+def test_calls_in_protocol_1_are_kept_and_tried_again_as_in_protocol_2(
+    app: Celery, courier: Courier, database: Database, noon: MovableClock, effects
+) -> None:
+    app.conf.task_protocol = 1
+    app.amqp.__dict__.pop("create_task_message", None)
+    effect = app.tasks["effect"]
+    far = effect.apply_async((7,), countdown=300, link=effect.si("linked"), headers={"tenant": 9}, expires=10**9)
+    again = retried(app, countdown=300).delay(8, y=2)
+    [message] = courier.collect()
+    assert isinstance(message.payload, dict)
+    courier.deliver(message)
+    [first, second] = sorted(owed(database), key=lambda job: job.task)
+    assert (first.id, first.args, first.options["headers"]["tenant"]) == (far.id, "[7]", 9)
+    assert (second.id, second.attempt, second.state) == (again.id, 2, JobState.PENDING)
+    noon.forward("5m")
+    courier.deliver_all()
+    assert [courier.tm.job(id).state for id in (far.id, again.id)] == [Status.SUCCEEDED] * 2
+    assert [line.split()[1] for line in effects.read_text().splitlines()] == ["7", "linked"]
+    assert owed(database) == []
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_message_far_ahead_that_comes_to_a_worker_is_kept_whatever_its_protocol(
+    app: Celery, courier: Courier, database: Database, protocol: int
+) -> None:
+    app.conf.task_protocol = protocol
+    app.amqp.__dict__.pop("create_task_message", None)
+    sent = app.send_task("effect", (7,), countdown=3600, task_id="far", link=app.tasks["effect"].si("linked"))
+    [message] = courier.collect()
+    message.accept = None
+    said = message.payload if protocol == 1 else message.headers
+    assert strategy._captured(app.tasks["effect"], app, message, said)
+    [job] = owed(database)
+    assert (job.id, job.args, job.options["link"][0]["args"]) == (sent.id, "[7]", ["linked"])

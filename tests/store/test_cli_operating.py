@@ -27,6 +27,7 @@ from sqlalchemy import insert, update
 from tmtest.commands import Cli, add
 
 from celery_tm import TimeManagement, clock, defer
+from celery_tm.cli import common
 from celery_tm.cli import tm as tm_group
 from celery_tm.store import logs, nodes, tables
 from celery_tm.store.database import Database
@@ -111,6 +112,8 @@ def test_doctor_finds_what_the_tables_tell(cli: Cli, tm: TimeManagement, databas
         lost = {"id": "x", "job": "y", "task": "effect", "source": "direct", "attempt": 1, "outcome": "orphaned"}
         tx.execute(insert(tables.execution).values(completed_at=NOON - HOUR, **lost))
         tx.execute(insert(tables.execution).values(completed_at=NOON - timedelta(days=400), **lost | {"id": "z"}))
+        later = lost | {"outcome": "succeeded", "completed_at": NOON - 2 * HOUR}  # so that it is not among the last 50
+        tx.insert_all(tables.execution, [later | {"id": f"later {n}"} for n in range(50)])
 
     database.run(spoil)
     with clock.moved_to(NOON + HOUR / 2):
@@ -373,3 +376,11 @@ def test_the_script_of_each_shell_is_printed_without_an_app(shell: str) -> None:
     assert done.exit_code == 0
     assert "_CELERY_COMPLETE" in done.stdout
     assert "did you mean 'bash'?" in CliRunner().invoke(tm_group, ["completion", "bsh"]).stderr
+
+
+def test_a_command_waits_only_so_long_for_a_lock(cli: Cli, tm: TimeManagement) -> None:
+    database = tm.installation.database
+    cli.run("schema", "check")
+    assert database.manner.lock_timeout is None
+    cli.run("prune")
+    assert database.manner.lock_timeout == (common.LOCK_TIMEOUT if database.dialect.is_server else None)

@@ -275,13 +275,13 @@ def test_what_is_exported_loads_back_unchanged(
 def test_steps_are_tables_of_their_own_where_they_can(cli: Cli) -> None:
     add_etl(cli, steps=[{"name": "fetch", "task": "effect"}, {"name": "load", "task": "effect", "args": [1]}])
     assert cli.run("definitions", "export").stdout == (
-        '[[definitions]]\nname = "etl"\nschedule = "0 3 * * *"\n\n'
+        '[[definitions]]\nname = "etl"\nschedule = "0 3 * * *"\ntimezone = "UTC"\n\n'
         '[[definitions.steps]]\nname = "fetch"\ntask = "effect"\n\n'
         '[[definitions.steps]]\nname = "load"\ntask = "effect"\nargs = [1]\n'
     )
     cli.run("definitions", "edit", "etl", "--steps", json.dumps(STEPS[:2]))
     assert cli.run("definitions", "export").stdout == (
-        '[[definitions]]\nname = "etl"\nschedule = "0 3 * * *"\nsteps = [\n'
+        '[[definitions]]\nname = "etl"\nschedule = "0 3 * * *"\ntimezone = "UTC"\nsteps = [\n'
         '  { name = "fetch", task = "effect", args = [1], queue = "slow" },\n  [\n'
         '    { name = "left", task = "effect", kwargs = { n = "two" } },\n'
         '    { name = "right", task = "fails", max_retries = 0 },\n  ],\n]\n'

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_tm import TimeManagement, defer
 from celery_tm.recovery.sweeper import sweep
-from celery_tm.store import admission, jobs
+from celery_tm.store import admission, claims, jobs
 from celery_tm.store.database import Database
 
 HOUR = timedelta(hours=1)
@@ -32,12 +32,12 @@ def test_a_skewed_machine_goes_by_the_database_s_clock(
         handle = defer(app.tasks["effect"].s(2), delay="10m")
         assert abs(handle.run_at - true_time - timedelta(minutes=10)) < timedelta(seconds=20)
         with database.transaction() as tx:
-            assert jobs.claim_due(tx, node="b", lease=LEASE, limit=10) == [], "nothing is due"
+            assert claims.claim_due(tx, node="b", lease=LEASE, limit=10) == [], "nothing is due"
         assert len(sweep(database, default=tm.installation.default_policy, limit=10)) == 0, "the lease has not ended"
         soon = defer(app.tasks["effect"].s(3), delay=0.001)
         time.sleep(0.01)
         with database.transaction() as tx:
-            claimed = jobs.claim_due(tx, node="b", lease=LEASE, limit=10)
+            claimed = claims.claim_due(tx, node="b", lease=LEASE, limit=10)
         assert [job.id for job in claimed] == [soon.id]
         assert claimed[0].lease_until is not None
         assert abs(claimed[0].lease_until - true_time - LEASE) < timedelta(seconds=20)

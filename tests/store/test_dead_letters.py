@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from tmtest.ledger import MINUTE, NOON, add
 
 from celery_tm import TimeManagement, defer
 from celery_tm.errors import CountChanged, DeadLetterNotFound, DefinitionNotFound
+from celery_tm.recovery.pruner import prune
 from celery_tm.testing import MovableClock
 
 
@@ -64,7 +66,7 @@ def test_many_are_purged(tm: TimeManagement, buried: list[str], monkeypatch: pyt
     assert tm.dead_letters.purge(until=NOON + 11 * MINUTE, actor="ann", reason="test data") == 10
     assert [letter.id for letter in tm.dead_letters.list()] == buried[:9:-1]
     assert len(tm.audit(actor="ann", action="purge")) == 10
-    assert (tm.dead_letters.purge(buried[-1]), tm.dead_letters.purge()) == (1, 1)
+    assert (tm.dead_letters.purge(buried[-1]), tm.dead_letters.purge(all=True)) == (1, 1)
     with pytest.raises(DeadLetterNotFound):
         tm.dead_letters.purge(buried[-1])
 
@@ -72,7 +74,7 @@ def test_many_are_purged(tm: TimeManagement, buried: list[str], monkeypatch: pyt
 @pytest.mark.parametrize("act", ["revive_all", "purge"])
 def test_nothing_is_done_if_their_number_has_changed(tm: TimeManagement, buried: list[str], act: str) -> None:
     with pytest.raises(CountChanged, match=r"13 dead letters are there now, not the 12 .* nothing was done"):
-        getattr(tm.dead_letters, act)(expected=12)
+        getattr(tm.dead_letters, act)(expected=12, **({"all": True} if act == "purge" else {}))
     with pytest.raises(CountChanged, match="2 dead letters are there now, not the 3"):
         getattr(tm.dead_letters, act)(ids=[*buried[:2], "gone"], expected=3)
     assert (tm.dead_letters.count(), tm.jobs(), tm.audit(action="revive"), tm.audit(action="purge")) == (13, [], [], [])
@@ -101,7 +103,7 @@ def test_a_removed_definition_is_still_known_by_what_it_left(
 ) -> None:
     tm.definitions.remove("tick")
     noon.forward("100d")
-    tm.prune()
+    prune(tm.installation.database, replace(tm.settings, tm_keep_last=0))
     assert tm.history("tick") == []
     assert tm.dead_letters.count(definition="tick") == 1
     assert tm.dead_letters.purge(definition="tick") == 1

@@ -14,9 +14,9 @@ from tmtest.said import listening
 from celery_tm import TimeManagement, cancel, defer, defer_many
 from celery_tm.domain.execution import Outcome
 from celery_tm.domain.job import Status
-from celery_tm.errors import DuplicateKey, ForeignSession
+from celery_tm.errors import DuplicateKey, ForeignSession, InvalidValue
 from celery_tm.publisher import ANNOUNCED
-from celery_tm.store import admission, executions, jobs, tables
+from celery_tm.store import admission, claims, executions, jobs, tables
 from celery_tm.store.database import Database
 
 HOUR = timedelta(hours=1)
@@ -48,6 +48,26 @@ def test_a_deferred_job_may_be_named_and_given_an_instant(app: Celery, tm: TimeM
 
     assert handle.run_at == when
     assert tm.job(handle.id).task == "effect"
+
+
+def test_a_due_time_in_the_past_means_now(app: Celery, tm: TimeManagement) -> None:
+    past = datetime.now(UTC) - HOUR
+
+    late = defer(app.tasks["effect"].s(1), run_at=past)
+    also = defer_many([(app.tasks["effect"].s(2), {"run_at": past}), app.tasks["effect"].s(3).set(eta=past)])
+
+    assert all(abs(one.run_at - datetime.now(UTC)) < timedelta(seconds=5) for one in (late, *also))
+    assert tm.job(late.id).job.state == "dispatched"  # as without a time: its message is out
+    assert tm.run_due_jobs().succeeded == 3
+
+
+@pytest.mark.parametrize(("own", "common"), [({}, {"past": "raise"}), ({"past": "raise"}, {})])
+def test_a_due_time_in_the_past_can_be_refused(app: Celery, database: Database, own, common) -> None:
+    call, past = app.tasks["effect"].s(1), datetime.now(UTC) - HOUR
+    with pytest.raises(InvalidValue, match="in the past"):
+        defer_many([call, (call, {"run_at": past, **own})], **common)
+
+    assert count_jobs(database) == 0
 
 
 def test_an_unkeyed_defer_is_one_insert(app: Celery, database: Database) -> None:
@@ -114,12 +134,29 @@ def test_a_duplicate_may_replace_a_pending_job(app: Celery, tm: TimeManagement) 
     assert job.run_at - first.run_at > timedelta(minutes=119)
 
 
+def test_what_waits_for_a_job_waits_for_the_one_that_replaces_it(app: Celery, database: Database) -> None:
+    effect, flaky = app.tasks["effect"], app.tasks["fails"]
+    first = defer(effect.s(1).set(link=flaky.s(1)), delay=HOUR, key="k", concurrency_key="lane", concurrency=1)
+    with database.transaction() as tx:
+        [row] = jobs.select_jobs(tx)
+        options = {**row.options, "chord": {"task": "fails"}, "group_id": "g"}
+        tx.execute(tables.job.update().values(options=options))
+    second = defer(effect.s(2).set(link=flaky.s(2)), delay=2 * HOUR, key="k", on_duplicate="replace")
+    assert (second.id, second.created) == (first.id, False)
+    with database.transaction(write=False) as tx:
+        [job] = jobs.select_jobs(tx)
+    assert job.args == "[2]"
+    assert [link["args"] for link in job.options["link"]] == [[1], [2]]
+    assert (job.options["chord"], job.options["group_id"]) == ({"task": "fails"}, "g")
+    assert (job.concurrency_key, job.concurrency, job.slot) == ("lane", 1, "open")
+
+
 def test_a_running_job_is_not_replaced(app: Celery, tm: TimeManagement, database: Database) -> None:
     effect = app.tasks["effect"]
     first = defer(effect.s(1), delay=0.001, key="k")
     with database.transaction() as tx:
         wait_until_due(tx)
-        jobs.claim_due(tx, node="beat", lease=HOUR, limit=1)
+        claims.claim_due(tx, node="beat", lease=HOUR, limit=1)
         assert admission.admit(tx, first.id, 1, worker="w", lease=HOUR)
 
     second = defer(effect.s(2), delay=HOUR, key="k", on_duplicate="replace")
@@ -344,7 +381,7 @@ def test_cancelling_a_running_job_asks_it_to_stop(app: Celery, database: Databas
         assert running is not None
     assert cancel(id=handle.id, app=app)
     with database.transaction() as tx:
-        assert jobs.renew(tx, [running], lease=HOUR) == {(handle.id, 1): True}
+        assert jobs.renew(tx, [running], lease=HOUR).held == {(handle.id, 1): True}
         assert executions.of_job(tx, handle.id) == []
 
 

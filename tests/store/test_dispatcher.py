@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
+from tmtest.courier import Courier
 
 from celery_tm import TimeManagement, defer, defer_many
 from celery_tm.domain.job import Status
@@ -37,8 +39,6 @@ def received(app: Celery, queue: str | None = None) -> list[Any]:
 
 
 def dispatch(app: Celery, **options: Any) -> Any:
-    import time
-
     time.sleep(0.01)
     return Dispatcher(Installation.of(app), "beat@test").dispatch_due(**options)
 
@@ -51,8 +51,30 @@ def test_a_message_is_an_ordinary_celery_message_with_our_header(app: Celery) ->
     assert message.payload[0] == [5]
     header = message.headers["tm"]
     assert (header["job"], header["attempt"], header["source"]) == (handle.id, 1, "deferred")
-    expected = {"occurrence": None, "step": None, "entity_id": "42", "key": "k", "scope": {"tenant": 7}}
+    expected = {"definition": None, "occurrence": None, "step": None, "entity_id": "42", "key": "k", "scope": {"tenant": 7}}
     assert header["metadata"] == expected
+
+
+def test_the_message_of_a_run_names_its_definition_occurrence_and_step(app: Celery, tm: TimeManagement) -> None:
+    tm.definitions.add(name="nightly", task="effect", schedule="0 3 * * *")
+    tm.definitions.add(name="flow", steps=[{"name": "fetch", "task": "effect"}], schedule="0 3 * * *")
+    runs = {name: tm.trigger(name).id for name in ("nightly", "flow")}
+    for _ in range(2):
+        dispatch(app)
+    told = [message.headers["tm"]["metadata"] for message in received(app)]
+    wanted = [("flow", runs["flow"], "fetch"), ("nightly", runs["nightly"], None)]
+    assert sorted((one["definition"], one["occurrence"], one["step"]) for one in told) == wanted
+
+
+def test_a_worker_ignores_what_it_does_not_know_in_the_header(app: Celery, tm: TimeManagement, effects: Any) -> None:
+    handle = defer(app.tasks["effect"].s(5), delay=SOON)
+    dispatch(app)
+    courier = Courier(tm)
+    [message] = courier.collect()
+    message.headers["tm"]["later"] = {"a": 1}
+    message.headers["tm"]["metadata"]["later"] = [1]
+    courier.deliver(message)
+    assert tm.job(handle.id).state == Status.SUCCEEDED
 
 
 @pytest.mark.parametrize(("queue", "expected"), [("onprem", "onprem-queue"), ("special", "special"), (None, "house")])
@@ -130,6 +152,23 @@ def test_a_tick_plans_and_dispatches_and_says_how_long_to_wait(app: Celery, tm: 
     assert len(received(app)) == 1
     scheduler.close()
     scheduler.close()
+
+
+def test_a_batch_is_small_where_publishing_is_slow(app: Celery, tm: TimeManagement, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = app.send_task
+
+    def take_long(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.02)  # as a tracer that wraps each message, or a broker far away
+        return send(*args, **kwargs)
+
+    monkeypatch.setattr(app, "send_task", take_long)
+    dispatcher = Dispatcher(tm.installation, "beat")
+    for claimed, more in ((60, False), (25, True)):
+        for n in range(60):
+            defer(app.tasks["effect"].s(n), delay=timedelta(milliseconds=1))
+        time.sleep(0.01)
+        done = dispatcher.dispatch_due()
+        assert (done.claimed, done.sent, done.more) == (claimed, claimed, more)
 
 
 def test_a_lazy_scheduler_touches_nothing() -> None:

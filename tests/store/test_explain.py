@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, plan, start
@@ -237,3 +239,104 @@ def test_without_a_time_the_last_run_is_meant_also_one_by_hand(tm: TimeManagemen
     tm.run_due_jobs(now=tm_clock.now)
     tm_clock.forward("2h")
     assert "ValueError: no 1" in str(tm.explain("daily"))
+
+
+SPRING, AUTUMN, WARSAW = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC), ZoneInfo("Europe/Warsaw")
+
+
+def local(day: datetime, hour: int, minute: int) -> datetime:
+    return day.replace(hour=hour, minute=minute, tzinfo=WARSAW)
+
+
+def test_a_local_time_that_clocks_skip_is_the_run_at_the_change(tm: TimeManagement, noon: MovableClock) -> None:
+    noon.move_to(SPRING)
+    add(tm, name="shifted", schedule="30 2 * * *", timezone="Europe/Warsaw")
+    add(tm, name="left out", schedule="30 2 * * *", timezone="Europe/Warsaw", gap="skip")
+    noon.move_to(SPRING + HOUR)
+    tm.run_due_jobs()
+    told = str(tm.explain("shifted", at=local(SPRING, 2, 30)))
+    assert "ran on time for 2026-03-29 01:00:00 UTC (03:00:00 in Europe/Warsaw)" in told
+    assert "02:30:00 does not exist on 2026-03-29: clocks go forward from 02:00 to 03:00" in told
+    told = str(tm.explain("left out", at=local(SPRING, 2, 30)))
+    assert "did not run" in told
+    assert "does not exist on 2026-03-29" in told
+    assert "gap=skip" in told
+
+
+def test_a_local_time_that_comes_twice_is_the_one_that_ran(tm: TimeManagement, noon: MovableClock) -> None:
+    noon.move_to(AUTUMN - HOUR)
+    add(tm, name="first", schedule="30 2 * * *", timezone="Europe/Warsaw")
+    add(tm, name="second", schedule="30 2 * * *", timezone="Europe/Warsaw", fold="second")
+    for minutes in (30, 90, 120):
+        noon.move_to(AUTUMN + minutes * MINUTE)
+        tm.run_due_jobs()
+    told = str(tm.explain("first", at=local(AUTUMN, 2, 30)))
+    assert "ran on time for 2026-10-25 00:30:00 UTC" in told
+    assert (
+        "comes twice on 2026-10-25, at 2026-10-25 00:30:00 UTC and 2026-10-25 01:30:00 UTC: this is about the first" in told
+    )
+    told = str(tm.explain("second", at=local(AUTUMN, 2, 30)))
+    assert "ran on time for 2026-10-25 01:30:00 UTC" in told
+    assert "this is about the second" in told
+    assert "had nothing to run" in str(tm.explain("first", at=local(AUTUMN, 2, 30).replace(fold=1)))
+
+
+def test_the_pause_in_force_then_is_named_not_the_latest(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm)
+    tm.pause("tick", actor="alice", reason="stock-taking")
+    noon.forward("1m")
+    plan(tm)
+    tm.resume("tick", actor="alice")
+    noon.forward("1m")
+    plan(tm)
+    tm.pause("tick", actor="bob", reason="too loud")
+    told = why(tm, 1)
+    assert "it was paused by alice" in told
+    assert "stock-taking" in told
+    assert "it is paused now: paused by bob" in told
+    tm.resume("tick", actor="bob")
+    for _ in range(60):  # more lines than one look at the audit returns
+        tm.disable("tick")
+        tm.enable("tick")
+    assert "it was paused by alice" in why(tm, 1)
+    assert "and is on again" in why(tm, 1)
+
+
+def test_a_run_by_hand_says_who_started_it_and_why(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="0 3 * * *")
+    add(tm, name="falls", task="fails", max_retries=0, schedule="0 3 * * *")
+    noon.forward(timedelta(minutes=26, seconds=30))
+    tm.trigger("tick", actor="ann", reason="month end")
+    tm.trigger("falls", actor="bob")
+    assert "'tick' was started by hand at 2026-06-01 12:26:30 UTC by ann ('month end'), outside its schedule: it " in why(
+        tm, 26.5
+    )
+    tm.run_due_jobs()
+    told = why(tm, 26.5)
+    assert (
+        "'tick' was started by hand at 2026-06-01 12:26:30 UTC by ann ('month end'), outside its schedule: it completed"
+        in told
+    )
+    assert "on time" not in told
+    told = why(tm, 26.5, "falls")
+    assert "was started by hand at 2026-06-01 12:26:30 UTC by bob, outside its schedule: it ran for" in told
+    assert "failed: ValueError: no 1" in told
+    run = tm.explain("tick", at=noon.now).occurrence
+    assert run is not None
+    noon.forward("10m")
+    tm.replay(run.id, actor="kim", reason="once more")
+    tm.run_due_jobs()
+    assert "was replayed at 2026-06-01 12:36:30 UTC by kim ('once more'), outside its schedule: it completed" in why(
+        tm, 36.5
+    )
+
+
+def test_a_schedule_of_millions_of_runs_that_is_over_is_explained_at_once(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="every 1s", ends_at=NOON + MINUTE, recovery="skip")
+    add(tm, name="cron", schedule="* * * * * *", ends_at=NOON + MINUTE, recovery="skip")
+    noon.forward("50d")
+    began = time.perf_counter()
+    for name in ("tick", "cron"):
+        assert "ended at 2026-06-01 12:01:00" in str(tm.explain(name, at=noon.now))
+        assert tm.explain(name).at == NOON + MINUTE
+    assert time.perf_counter() - began < 5, "walking 4,000,000 seconds takes minutes"

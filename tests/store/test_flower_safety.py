@@ -199,6 +199,7 @@ def changes(here: Everything, tm: TimeManagement) -> list[Change]:
         Change("add_definition", "/api/tm/definitions", {"name": "new", "values": daily}),
         Change("preview_edit", f"/api/tm/definitions/{name}/preview", {"values": {"schedule": "0 4 * * *"}}, 0),
         Change("edit_definition", f"/api/tm/definitions/{name}/edit", {"values": {"schedule": "0 4 * * *"}}),
+        Change("restore_definition", f"/api/tm/definitions/{name}/restore", {"version": 1}),
         Change("trigger_definition", f"/api/tm/definitions/{name}/trigger"),
         Change("backfill_definition", f"/api/tm/definitions/{name}/backfill", RANGE),
         *(Change(f"{act}_definition", f"/api/tm/definitions/{name}/{act}") for act in SWITCHES),
@@ -210,7 +211,7 @@ def changes(here: Everything, tm: TimeManagement) -> list[Change]:
         Change("purge_dead_letter", f"/api/tm/dead-letters/{second}/purge"),
         Change("preview_dead_letters", "/api/tm/dead-letters/preview", {"ids": [third]}, 0),
         Change("revive_dead_letters", "/api/tm/dead-letters/revive", {"ids": [third]}),
-        Change("purge_dead_letters", "/api/tm/dead-letters/purge", {"expected": len(rest)}, len(rest)),
+        Change("purge_dead_letters", "/api/tm/dead-letters/purge", {"expected": len(rest), "all": True}, len(rest)),
     ]  # fmt: skip
 
 

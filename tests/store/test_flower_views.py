@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from celery import Celery
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from tmtest.everything import Everything, furnish
 from tmtest.flower import Answer, Client, serving
 
@@ -101,7 +101,7 @@ def pages_of(here: Everything) -> list[str]:
         *(f"/tm/definition/{name}/edit" for name in names),
         *(f"/tm/job/{id}" for id in (here.ended, here.owed, here.running, here.dead)),
         *(f"/tm/run/{id}" for id in (here.occurrence, here.run)),
-        "/tm/dead-letters/preview?action=purge",
+        "/tm/dead-letters/preview?action=purge&all=true",
         f"/tm/dead-letters/preview?action=revive&ids={here.dead}",
     ]
 
@@ -243,6 +243,86 @@ def test_ticked_letters_are_those_that_the_form_sends(app: Celery, tm: TimeManag
     assert fields == [("ids", here.dead), ("expected", "1")]
     assert client.send("/api/tm/dead-letters/purge", {**dict(fields), "next": "/tm/dead-letters"}).status == 303
     assert here.dead not in client.open("/tm/dead-letters").text
+
+
+@pytest.mark.parametrize("action", ["purge", "revive"])
+def test_a_selection_of_nothing_is_refused(app: Celery, tm: TimeManagement, client: Client, action: str) -> None:
+    here = furnish(app, tm)
+    count = tm.dead_letters.count()
+    page = client.open(f"/tm/dead-letters/preview?action={action}")
+    assert (page.status, "no dead letter is selected" in words(page)) == (400, True)
+    for form in ({"expected": str(count)}, {"ids": "", "expected": str(count)}, {"all": "no", "expected": str(count)}):
+        refused = client.send(f"/api/tm/dead-letters/{action}", {**form, "next": "/tm/dead-letters"})
+        assert (refused.status, "no dead letter is selected" in words(refused)) == (400, True), form
+    assert (tm.dead_letters.count(), tm.audit(action=action)) == (count, [])
+
+    links = re.findall(r'href="([^"]*preview[^"]*)"', client.open(f"/tm/dead-letters?error={here.dead}x").text)
+    assert links == []  # nothing matches, so there is nothing to act on
+    [all_of_them] = re.findall(rf'href="([^"]*action={action}[^"]*)"', client.open("/tm/dead-letters").text)
+    page = client.open(unescape(all_of_them))
+    assert f"{action.capitalize()} {count} dead letters?" in words(page)
+    fields = dict(re.findall(r'type="hidden" name="(all|expected)" value="([^"]*)"', page.text))
+    assert fields == {"all": "true", "expected": str(count)}
+    assert client.send(f"/api/tm/dead-letters/{action}", {**fields, "next": "/tm/dead-letters"}).status == 303
+    assert tm.dead_letters.count() == 0
+
+
+RRULE = "DTSTART:20260101T090000\nRRULE:FREQ=DAILY;BYHOUR=9"
+
+
+def test_a_rule_of_many_lines_is_edited(tm: TimeManagement, client: Client) -> None:
+    tm.definitions.add(name="d", task="t", schedule=RRULE)
+    form = client.open("/tm/definition/d/edit").text
+    [shown] = re.findall(r'<textarea[^>]*name="values.schedule"[^>]*>(.*?)</textarea>', form, re.DOTALL)
+    assert unescape(shown) == RRULE
+    typed = {"values.schedule": RRULE.replace("\n", "\r\n"), "version": "1", "policy": "immediate"}
+    assert "Nothing" in words(client.send("/tm/definition/d/edit", typed)), "a browser's line ends are no change"
+    typed["values.schedule"] = typed["values.schedule"].replace("=9", "=10")
+    page = client.send("/tm/definition/d/edit", typed)
+    assert page.status == 200, page.text
+    fields = dict(re.findall(r'type="hidden" name="(values[^"]*)" value="([^"]*)"', page.text))
+    sent = {name: unescape(value).replace("\n", "\r\n") for name, value in fields.items()}
+    saved = client.send("/api/tm/definitions/d/edit", {**sent, "version": "1", "next": "/tm/definition/d"})
+    assert (saved.status, tm.definitions.get("d").schedule) == (303, RRULE.replace("=9", "=10"))
+
+
+def test_a_bounded_recovery_is_edited(tm: TimeManagement, client: Client) -> None:
+    tm.definitions.add(name="d", task="t", schedule="@hourly", recovery="bounded", recovery_count=3)
+    for typed, expected in (
+        ({"values.recovery": "bounded", "values.recovery_count": "5"}, ("bounded", 5)),
+        ({"values.recovery": "last", "values.recovery_count": "5"}, ("last", None)),
+        ({"values.recovery": "bounded", "values.recovery_count": "2"}, ("bounded", 2)),
+    ):
+        version = str(tm.definitions.get("d").version)
+        client.open("/tm/definition/d/edit")
+        page = client.send("/tm/definition/d/edit", {**typed, "version": version, "policy": "immediate"})
+        assert page.status == 200, page.text
+        fields = dict(re.findall(r'type="hidden" name="(values[^"]*)" value="([^"]*)"', page.text))
+        saved = client.send("/api/tm/definitions/d/edit", {**fields, "version": version, "next": "/tm/definition/d"})
+        now = tm.definitions.get("d")
+        assert (saved.status, str(now.recovery), now.recovery_count) == (303, *expected)
+
+
+def test_the_page_of_a_dead_letter_outlives_its_executions(app: Celery, tm: TimeManagement, client: Client) -> None:
+    here = furnish(app, tm)
+    with tm.installation.database.transaction() as tx:
+        tx.execute(delete(tables.execution))
+        tx.execute(delete(tables.log))
+    page = client.open(f"/tm/job/{here.dead}")
+    assert (page.status, "dead letter" in words(page), "Revive" in words(page)) == (200, True, True)
+    assert client.get(f"/api/tm/jobs/{here.dead}/log").json["items"] == []
+    assert client.open("/tm/job/unknown").status == 404
+
+
+def test_all_that_match_means_the_filter(app: Celery, tm: TimeManagement, client: Client) -> None:
+    here = furnish(app, tm)
+    letter = tm.dead_letters.get(here.dead)
+    error = (letter.last_error or "").split(":")[-1].strip()
+    match = tm.dead_letters.count(error=error)
+    [link] = re.findall(r'href="([^"]*action=purge[^"]*)"', client.open(f"/tm/dead-letters?error={quote(error)}").text)
+    page = client.open(unescape(link))
+    fields = dict(re.findall(r'type="hidden" name="(error|all|expected)" value="([^"]*)"', page.text))
+    assert {name: unescape(text) for name, text in fields.items()} == {"error": error, "expected": str(match)}
 
 
 def test_lists_go_on_with_the_next_page(tm: TimeManagement, client: Client) -> None:

@@ -124,6 +124,24 @@ def test_a_chord_whose_part_dies_before_it_is_counted_completes(
     assert result.id == chord_id
 
 
+def test_each_part_of_a_chord_keeps_its_place_in_all_its_messages(app: Celery, courier: Courier) -> None:
+    @app.task(base=Task, name="tries_twice", bind=True, shared=False, max_retries=1)
+    def tries_twice(self: Any, number: int) -> int:
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return number
+
+    chord([tries_twice.s(number) for number in range(3)])(app.tasks["total"].s())
+    places: list[list[Any]] = []
+    for _ in range(2):
+        messages = [one for one in courier.collect() if one.headers["task"] == "tries_twice"]
+        places.append(sorted((one.payload[0][0], one.headers["group_index"]) for one in messages))
+        for message in messages:
+            courier.deliver(message)
+        courier.dispatch()
+    assert places == [[(0, 0), (1, 1), (2, 2)]] * 2
+
+
 def test_errbacks_of_a_failure_whose_worker_dies_are_called_once(
     app: Celery, courier: Courier, database: Database, monkeypatch: pytest.MonkeyPatch, effects
 ) -> None:
@@ -358,9 +376,9 @@ def test_links_get_the_same_ids_each_time(app: Celery) -> None:
         return [*request.callbacks, *request.errbacks]
 
     def ids(sig: Any) -> list[str]:
-        from celery_tm.worker.following import _parts
+        from celery_tm.worker.signatures import parts_of
 
-        return [sig["options"]["task_id"], *(id for part in _parts(sig) for id in ids(part))]
+        return [sig["options"]["task_id"], *(id for part in parts_of(sig) for id in ids(part))]
 
     first, second = ([id for sig in named() for id in ids(sig)] for _ in range(2))
     assert first == second

@@ -17,7 +17,7 @@ from celery_tm.installation import Installation
 from celery_tm.store import jobs, keys, settlement, tables
 from celery_tm.store.database import Database, Transaction
 from celery_tm.worker import gate
-from celery_tm.worker.gate import Call, Decision, Verdict
+from celery_tm.worker.decision import Call, Decision, Verdict
 
 HOUR = timedelta(hours=1)
 

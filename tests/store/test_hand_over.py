@@ -34,9 +34,10 @@ def test_beat_sends_it_once_and_settles_it(tm: TimeManagement, app: Celery, noon
 
 
 def test_a_beat_that_dies_before_it_settled_sends_it_again(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    scheduler = Scheduler(app)
     add(tm, task="plain")
     noon.forward("1m")
-    Scheduler(app).planner.plan_due()
+    scheduler.planner.plan_due()
     [id] = claim(tm)  # and dies
     noon.forward(tm.settings.tm_dispatch_lease)
     sweep(tm.installation.database, default=tm.installation.default_policy, limit=10)

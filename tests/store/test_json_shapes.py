@@ -12,13 +12,14 @@ import click
 import pytest
 from celery import Celery
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from sqlalchemy import update
 from tmtest.app import make_app
 from tmtest.commands import Cli
 
 from celery_tm import TimeManagement, clock, defer
 from celery_tm.cli import tm as tm_group
 from celery_tm.presentation.shapes import COMPONENTS, SHAPES
-from celery_tm.store import nodes
+from celery_tm.store import nodes, tables
 from celery_tm.store.database import Database
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -91,7 +92,7 @@ def test_every_command_prints_what_its_shape_says(
     made = work(checked, tm, database)
     look(checked, *made)
     act(checked, *made)
-    take_away(checked)
+    take_away(checked, database)
     assert checked.run == set(SHAPES) == set(each_command()) - WITHOUT
 
 
@@ -110,6 +111,7 @@ def state(checked: Checked, tmp_path: Path) -> None:
     checked("definitions add", "etl", "--schedule", "0 3 * * *", "--steps", json.dumps(STEPS))
     assert "edit_waits_until" in checked("definitions edit", "etl", "--schedule", "0 4 * * *", "--policy", "graceful")
     assert checked("definitions edit", "nightly", "--schedule", "0 3 * * *", "--dry-run")["removed"]
+    assert checked("definitions restore", "nightly", "--version", "1")["name"] == "nightly"
     assert checked("definitions preview", "nightly", "--schedule", "@daily")["kept"]
     assert checked("definitions preview", "--schedule", "@daily")[0]["timezone"] == "UTC"
     checked("calendars set", "closed", "2026-12-24", "--reason", "winter")
@@ -173,7 +175,9 @@ def look(checked: Checked, run: str, letter: str, job: str) -> None:
 def act(checked: Checked, run: str, letter: str, job: str) -> None:
     checked("replay", run, "--reason", "again")
     assert checked("backfill", "nightly", "--since", "2026-05-31T00:00Z", "--dry-run", "--overlap", "allow")["created"]
-    assert checked("backfill", "nightly", "--since", "2026-05-31T22:00Z", "--overlap", "allow", "--again")["created"]
+    assert checked("backfill", "nightly", "--since", "2026-05-31T22:00Z", "--overlap", "allow", "--again", "--yes")[
+        "created"
+    ]
     assert checked("jobs cancel", job)["cancelled"] is True
     assert checked("jobs cancel", job, code=1)["cancelled"] is False
     assert checked("dead-letters revive", letter) == {"revived": 1}
@@ -181,11 +185,17 @@ def act(checked: Checked, run: str, letter: str, job: str) -> None:
     assert checked("dead-letters purge", "--all", "--yes")["purged"] == 1  # the step's: its run is replayed already
     assert checked("import", "beat", "--dry-run")["source"] == "beat"
     checked("prune")
+    checked("run", "--once")
 
 
-def take_away(checked: Checked) -> None:
+def take_away(checked: Checked, database: Database) -> None:
+    with database.transaction() as tx:
+        tx.execute(update(tables.execution).values(outcome="vanished"))
+    for row in checked("rows list"):
+        assert checked("rows remove", row["table"], row["id"])["id"] == row["id"]
     checked("calendars remove", "closed")
     checked("definitions remove", "loaded", "--yes")
+    assert checked("take-over", "renamed") == {"before": "renamed", "after": database.app}
 
 
 def test_an_import_of_entries_fits_its_shape(checked: Checked) -> None:

@@ -11,7 +11,7 @@ from celery_tm import JobContext, Task, TimeManagement, defer
 from celery_tm.errors import InvalidValue
 from celery_tm.testing import MovableClock
 from celery_tm.worker import context as contexts
-from celery_tm.worker.running import detached
+from celery_tm.worker.detached import detached
 
 
 @pytest.fixture

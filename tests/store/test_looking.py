@@ -49,7 +49,12 @@ REFUSED: list[tuple[Ask, str]] = [
     (lambda tm: tm.dead_letters.revive_all(ids="abc"), "ids: 'abc' is not a list"),
     (lambda tm: tm.dead_letters.purge(ids=["a", "\x00"]), "ids: .* cannot be seen"),
     (lambda tm: tm.dead_letters.purge("id", task="t"), "id: it says already"),
-    (lambda tm: tm.dead_letters.purge(expected=-1), "expected: -1"),
+    (lambda tm: tm.dead_letters.purge("id", all=True), "id: it says already"),
+    (lambda tm: tm.dead_letters.purge(), "all: no dead letter is selected"),
+    (lambda tm: tm.dead_letters.purge(task=None, expected=0), "all: no dead letter is selected"),
+    (lambda tm: tm.dead_letters.purge(ids=[]), "ids: no dead letter is selected"),
+    (lambda tm: tm.dead_letters.revive_all(ids=[]), "ids: no dead letter is selected"),
+    (lambda tm: tm.dead_letters.purge(all=True, expected=-1), "expected: -1"),
     (lambda tm: tm.status(at=datetime(2026, 6, 1)), "at: .* has no time zone"),
 ]
 
@@ -172,3 +177,15 @@ def test_counts_end_at_their_cap_and_say_so(tm: TimeManagement, app: Celery, noo
     noon.forward("2m")
     status = overview.status(tm.installation.database, cap=3)
     assert (status.jobs["pending"], status.jobs["due"], status.cap, status.capped) == (3, 3, 3, ["due", "pending"])
+
+
+def test_what_ended_lately_is_counted_to_the_last_one(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, overlap="allow", recovery="all")
+    noon.forward("20m")
+    for _ in range(20):
+        tm.run_due_jobs()
+    from celery_tm.store import overview
+
+    status = overview.status(tm.installation.database, cap=3)
+    assert (status.recent, status.occurrences_recent) == ({"succeeded": 20}, {"completed": 20})
+    assert not {"recent", "occurrences_recent"} & set(status.capped)

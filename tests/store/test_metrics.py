@@ -13,7 +13,7 @@ from celery import Celery
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
-from tmtest.ledger import add
+from tmtest.ledger import add, plan
 
 from celery_tm import TimeManagement, defer, defer_many, events
 from celery_tm.installation import Installation
@@ -43,6 +43,21 @@ def tally(app: Celery) -> Iterator[Tally]:
     counting.count_events(app, made)
     yield made
     counting.stop_counting(app)
+
+
+RECOVERED = {"all": 60, "last": 1, "bounded": 3, "compressed": 1, "none": 5}
+
+
+def test_planned_runs_are_counted_by_the_recovery_policy(tm: TimeManagement, noon: MovableClock, tally: Tally) -> None:
+    bounded = {"bounded": {"recovery_count": 3}}
+    for policy in ("all", "last", "skip", "bounded", "compressed"):
+        add(tm, name=policy, recovery=policy, overlap="allow", **bounded.get(policy, {}))
+    noon.forward("60m 30s")
+    plan(tm)
+    noon.forward("30s")
+    plan(tm)
+    found = samples(TallyCollector(tally))
+    assert {word: found.get(("planned_runs_total", (("recovery", word),)), 0) for word in RECOVERED} == RECOVERED
 
 
 def test_how_things_stand_is_what_status_says(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
@@ -87,7 +102,7 @@ def test_what_happens_is_counted_by_name_and_outcome(
     defer(app.tasks["fails"].s("s3cret"), delay="1m", key="s3cret", max_retries=0, entity_id="s3cret")
     noon.forward("1m")
     tm.run_due_jobs()
-    tm.dead_letters.purge()
+    tm.dead_letters.purge(all=True)
     found = samples(TallyCollector(tally))
     mine = (("definition", "each minute"), ("task", "effect"))
     assert found["executions_total", (mine[0], ("outcome", "succeeded"), mine[1])] == 1
@@ -107,7 +122,7 @@ def test_no_event_breaks_what_counts_it(app: Celery, tally: Tally, caplog: pytes
     from dataclasses import fields
 
     for kind in events.SIGNALS:
-        values = {field.name: 1 for field in fields(kind)}
+        values: dict[str, Any] = {field.name: {} if field.name == "by_recovery" else 1 for field in fields(kind)}
         events.emit(app, kind(**values))
     assert "Signal handler" not in caplog.text
     assert samples(TallyCollector(tally))["tick_seconds_count", ()] == 1
@@ -185,6 +200,7 @@ def test_without_the_package_the_log_says_what_to_install(
 
 
 def test_labels_are_names_and_states_only() -> None:
-    allowed = {"definition", "task", "step", "outcome", "state", "standing", "reason", "kind", "what", "version", "schema"}
+    named = {"definition", "task", "step", "queue", "table", "version", "schema"}
+    allowed = named | {"outcome", "state", "standing", "reason", "kind", "what", "recovery"}
     assert {label for metric in names.METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in names.METRICS}) == len(names.METRICS)

@@ -32,7 +32,7 @@ def listen(database: Database, app: Celery, monkeypatch: pytest.MonkeyPatch) -> 
     """Count what PostgreSQL is told, once its driver has prepared what it prepares."""
     if database.dialect.name != "postgresql":
         pytest.skip("the wire of PostgreSQL is listened to")
-    monkeypatch.setattr("celery_tm.store.database.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
+    monkeypatch.setattr("celery_tm.store.connections.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
 
     def counted(action: Callable[[], object]) -> Talk:
         for _ in range(7):
@@ -134,7 +134,7 @@ def test_more_jobs_take_no_more_statements_each(app: Celery, database: Database)
     assert statements_for(2 * MANY) <= 2 * statements_for(MANY)
 
 
-@pytest.mark.parametrize("lookup", [keys._KEPT_AMONG, jobs._BY_KEY], ids=["succeeded", "owed"])
+@pytest.mark.parametrize("lookup", [keys._AMONG[True], jobs._BY_KEY], ids=["succeeded", "owed"])
 def test_keys_are_looked_up_by_index(app: Celery, database: Database, lookup: ByPairs) -> None:
     if not database.dialect.takes_tables:
         pytest.skip("the others are asked for a list of pairs")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import func, select, text
+from sqlalchemy import create_engine, delete, func, select, text
 from tmtest.ledger import NOON, add, plan, rows
 from tmtest.said import listening
 
 from celery_tm import TimeManagement, defer, workflow
 from celery_tm.domain.occurrence import Occurrence, OccurrenceState
-from celery_tm.recovery.pruner import prune
+from celery_tm.errors import DatabaseBusy
+from celery_tm.installation import Installation
+from celery_tm.recovery import pruner
+from celery_tm.recovery.pruner import Pruned, prune
 from celery_tm.scheduler.seeding import PRUNE, Seeder
 from celery_tm.settings import Settings
-from celery_tm.store import logs, occurrences, tables
+from celery_tm.store import logs, occurrences, retention, tables
 from celery_tm.store.retention import remove_old
 from celery_tm.testing import MovableClock
 
@@ -27,6 +33,13 @@ from celery_tm.testing import MovableClock
 def noon(tm_clock: MovableClock) -> MovableClock:
     tm_clock.move_to(NOON)
     return tm_clock
+
+
+@pytest.fixture(autouse=True)
+def keeps_none(request: pytest.FixtureRequest, app: Celery) -> None:
+    """Only tests that are about the newest of each kind keep them."""
+    if "newest_of_each" not in request.node.name:
+        object.__setattr__(Installation.of(app).settings, "tm_keep_last", 0)
 
 
 def count(tm: TimeManagement, table: str) -> int:
@@ -120,11 +133,100 @@ def test_the_built_in_job_prunes_daily(tm: TimeManagement, app: Celery, noon: Mo
     assert str(run.outcome) == "succeeded"
 
 
+# Beside locks of others
+
+
+@contextmanager
+def locking(tm: TimeManagement, statement: str) -> Iterator[None]:
+    """Hold locks as a stranger for the time of a block."""
+    database = tm.installation.database
+    if not database.dialect.skips_locked:
+        pytest.skip("this database has no locks of rows")
+    engine = create_engine(database.url)
+    with engine.connect() as other, other.begin():
+        other.execute(text(statement)).close()
+        yield
+    engine.dispose()
+
+
+KEPT = {  # what a lock on the rows of a table keeps from being pruned
+    "tm_execution": {"executions": 1},
+    "tm_occurrence": {"occurrences": 1},
+    "tm_step": {"steps": 1, "runs": 1},
+    "tm_workflow": {"steps": 3, "runs": 1},
+    "tm_key": {"keys": 1},
+    "tm_lane": {"lanes": 1},
+    "tm_log": {"logs": 1},
+    "tm_audit": {"audit": 1},
+}
+
+
+@pytest.mark.parametrize("table", KEPT)
+def test_a_row_that_somebody_has_locked_holds_up_no_other(
+    tm: TimeManagement, app: Celery, noon: MovableClock, table: str
+) -> None:
+    a_past(tm, app, noon)
+    defer(workflow(STEPS), app=app)
+    tm.run_due_jobs()
+    with tm.installation.database.transaction() as tx:
+        tx.execute(delete(tables.occurrence).where(tables.occurrence.c.definition == "deferred"))
+    noon.forward("1000d")
+    everything = Pruned(executions=9, occurrences=3, steps=3, runs=1, logs=1, keys=1, lanes=1, audit=count(tm, "tm_audit"))
+    tm.installation.database.limit_waiting(1)
+    left = KEPT[table]
+    with locking(tm, f"SELECT * FROM {table} LIMIT 1 FOR UPDATE"):
+        begun = time.monotonic()
+        pruned = prune(tm.installation.database, tm.settings, batch=2)
+        assert time.monotonic() - begun < 10
+    assert pruned == replace(everything, **{kind: getattr(everything, kind) - some for kind, some in left.items()})
+    later = tm.prune()
+    assert {kind: getattr(later, kind) for kind in left} == left
+
+
+def test_a_kind_of_row_that_cannot_be_pruned_holds_up_no_other_and_is_reported(
+    tm: TimeManagement, app: Celery, noon: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_past(tm, app, noon)
+    noon.forward("1000d")
+
+    def fail(_: Any) -> Any:
+        raise DatabaseBusy("somewhere", "lock timeout")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(retention._OLD, "executions", fail)  # type: ignore[index]
+        with pytest.raises(DatabaseBusy, match="lock timeout"):
+            tm.prune()
+    tables_left = {table: count(tm, table) for table in ("tm_execution", "tm_occurrence", "tm_log", "tm_key", "tm_audit")}
+    assert tables_left == {"tm_execution": 5, "tm_occurrence": 0, "tm_log": 0, "tm_key": 0, "tm_audit": 0}
+
+
 # By number
 
 
 def keeping(tm: TimeManagement, **rows: int) -> Settings:
     return replace(tm.settings, tm_keep_rows=rows)
+
+
+def test_the_built_in_job_goes_on_while_there_is_more(
+    tm: TimeManagement, app: Celery, noon: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defer(app.tasks["effect"].s(1))
+    tm.run_due_jobs()
+    noon.forward(tm.settings.tm_keep_executions + timedelta(days=1))
+    defer("celery_tm.prune", app=app)
+    with monkeypatch.context() as patch:
+        patch.setattr(pruner, "PASS", 0.0)
+        tm.run_due_jobs()
+        assert [job.task for job in tm.jobs()] == ["celery_tm.prune"], "another pass follows"
+    assert "effect" in recorded(tm)
+    tm.run_due_jobs()
+    assert "effect" not in recorded(tm)
+    assert tm.jobs() == []
+
+
+def recorded(tm: TimeManagement) -> set[str]:
+    with tm.installation.database.transaction(write=False) as tx:
+        return set(tx.execute(select(tables.execution.c.task)).scalars())
 
 
 def test_the_newest_so_many_are_kept(tm: TimeManagement, noon: MovableClock) -> None:
@@ -259,6 +361,76 @@ def test_a_replay_of_a_run_that_was_pruned_meanwhile_is_a_dead_letter_that_says_
         noon.forward("1d")
     [letter] = tm.dead_letters.list()
     assert f"the run {run.id} was pruned" in str(letter.last_error)
+
+
+# The newest of each kind
+
+
+def write(tm: TimeManagement, count: int, *, task: str, definition: str | None = None, days: float, source: str) -> None:
+    """Record executions, one a minute, the last one so many days ago."""
+    last = NOON - timedelta(days=days)
+    base = {"task": task, "definition": definition, "source": source, "attempt": 1, "outcome": "succeeded"}
+    made = [
+        {"id": str(uuid.uuid4()), "job": str(uuid.uuid4()), "completed_at": last - timedelta(minutes=n), **base}
+        for n in range(count)
+    ]
+    with tm.installation.database.transaction() as tx:
+        tx.insert_all(tables.execution, made)
+
+
+def left(tm: TimeManagement, **by: str) -> int:
+    wanted = [tables.execution.c[name] == value for name, value in by.items()]
+    with tm.installation.database.transaction(write=False) as tx:
+        return int(tx.execute(select(func.count()).select_from(tables.execution).where(*wanted)).scalar_one())
+
+
+def test_the_newest_of_each_task_and_definition_are_kept_however_old_they_are(tm: TimeManagement) -> None:
+    write(tm, 120, task="shop.expire_payment", days=400, source="deferred")
+    write(tm, 70, task="shop.pay", days=200, source="direct")
+    write(tm, 60, task="report", definition="yearly", days=800, source="scheduled")
+    write(tm, 200, task="report", definition="hourly", days=100, source="scheduled")
+    write(tm, 3, task="rare", days=3000, source="deferred")
+    write(tm, 10, task="shop.pay", days=1, source="direct")
+    pruned = prune(tm.installation.database, tm.settings, batch=7)
+    kinds = {"shop.expire_payment": 50, "shop.pay": 50, "rare": 3, "report": 100}
+    assert {task: left(tm, task=task) for task in kinds} == kinds
+    assert (left(tm, definition="yearly"), left(tm, definition="hourly")) == (50, 50)
+    assert (pruned.executions, pruned.finished) == (120 + 80 + 260 + 3 - sum(kinds.values()), True)
+    found = tm.history(task="shop.expire_payment", limit=50)
+    assert len(found) == 50
+    assert found[0].completed_at == NOON - timedelta(days=400), "the newest ones"
+    assert prune(tm.installation.database, tm.settings, batch=7).executions == 0
+
+
+def test_how_many_of_the_newest_of_each_are_kept_is_a_setting_and_a_limit_of_rows_goes_before(tm: TimeManagement) -> None:
+    write(tm, 30, task="a", days=400, source="deferred")
+    write(tm, 30, task="b", days=100, source="deferred")
+    assert prune(tm.installation.database, replace(tm.settings, tm_keep_last=20)).executions == 20
+    assert (left(tm, task="a"), left(tm, task="b")) == (20, 20)
+    pruned = prune(tm.installation.database, replace(tm.settings, tm_keep_last=20, tm_keep_rows={"executions": 25}))
+    assert pruned.by_count == {"executions": 15}
+    assert (left(tm, task="a"), left(tm, task="b")) == (5, 20)
+    assert prune(tm.installation.database, replace(tm.settings, tm_keep_last=0)).executions == 25
+
+
+def test_what_is_kept_as_the_newest_of_each_is_passed_once_and_found_by_index(tm: TimeManagement) -> None:
+    for n in range(20):
+        write(tm, 60, task=f"task{n}", days=300 + n, source="deferred")
+    write(tm, 3000, task="busy", days=91, source="deferred")
+    write(tm, 60, task="busy", days=0, source="deferred")
+    database = tm.installation.database
+    with database.engine.begin() as connection:
+        connection.execute(text(f"ANALYZE {'TABLE ' if database.dialect.name == 'mysql' else ''}tm_execution"))
+    with listening(database) as said:
+        pruned = prune(database, tm.settings, batch=500)
+    assert pruned.executions == 20 * 10 + 3000
+    asked = [one for one in said.statements if one[0].startswith("SELECT") and "tm_execution" in one[0]]
+    edges = [one for one in asked if "tm_execution.task = " in one[0]]
+    assert len(edges) == 21, "one look for each task"
+    walked = [one for one in asked if "NOT (EXISTS" in one[0]]
+    assert len(walked) == (20 * 60 + 3000) // 500 + 1, "each old row is looked at once"
+    for scans in (edges[0], walked[-1]):
+        assert [told for _, told in whole_scans(tm, [scans]) if "tm_execution" in told] == []
 
 
 RECENT = 5_000

@@ -23,7 +23,7 @@ def noon(tm_clock: MovableClock) -> MovableClock:
     return tm_clock
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process dies here."""
 
 

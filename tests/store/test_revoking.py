@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, group
+from celery import Celery, chord, group
+from celery.worker.control import Panel
 from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement, cancel, defer
 from celery_tm.domain.job import Job, JobState, Source, Status
+from celery_tm.errors import DatabaseUnavailable
 from celery_tm.producer.cancelling import revoke_all
 from celery_tm.store import admission, executions, jobs
 from celery_tm.store.database import Database
-from celery_tm.worker import gate
+from celery_tm.worker import control, decision
 from celery_tm.worker.control import Control
 
 
@@ -57,7 +61,7 @@ def test_a_message_on_its_way_is_refused_by_workers_that_never_heard_of_it(
 def test_a_call_that_is_let_in_while_it_is_revoked_runs_and_is_asked_to_stop(app: Celery, courier: Courier) -> None:
     installation = courier.tm.installation
     call = Job(
-        id="c", task="effect", args="[1]", kwargs="{}", run_at=gate.EPOCH, created_at=gate.EPOCH,
+        id="c", task="effect", args="[1]", kwargs="{}", run_at=decision.EPOCH, created_at=decision.EPOCH,
         original_delay=timedelta(0), state=JobState.RUNNING, claimed_by="worker", source=Source.DIRECT,
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
@@ -102,6 +106,37 @@ def test_cancel_tells_whoever_waits(app: Celery, courier: Courier) -> None:
     assert app.AsyncResult(handle.id).state == "REVOKED"
 
 
+def test_cancel_by_an_app_without_the_task_ends_the_result_and_the_chord(
+    app: Celery, courier: Courier, database_url: str, effects
+) -> None:
+    """As from a web process: it shares database, broker and result backend, but has not imported the tasks."""
+
+    @app.task(base=Task, bind=True, name="later", shared=False, max_retries=None)
+    def later(self: Task) -> None:
+        self.retry(countdown=3600)
+
+    @app.task(base=Task, name="gathers", shared=False)
+    def gathers(_: Any) -> None:
+        pass
+
+    web = Celery("web", broker=app.conf.broker_url, set_as_current=False)
+    shared = {name: app.conf[name] for name in ("result_backend", "task_default_queue")}
+    web.conf.update(shared, tm_database_url=database_url)
+    elsewhere = TimeManagement(web)
+    alone = later.delay()
+    together = chord([app.tasks["effect"].s(1), later.s()])(gathers.s().on_error(app.tasks["effect"].si("errback")))
+    courier.deliver_all()
+    waiting = [job.id for job in owed(courier.tm.installation.database)]
+    assert len(waiting) == 2
+    assert all(cancel(id=id, app=web) for id in waiting)
+    elsewhere.installation.database.engine.dispose()
+    courier.deliver_all()
+    assert [app.AsyncResult(id).state for id in waiting] == ["REVOKED", "REVOKED"]
+    assert alone.id in waiting
+    assert together.state == "FAILURE"
+    assert sorted(line.split()[1] for line in effects.read_text().splitlines()) == ["1", "errback"]
+
+
 def test_a_result_backend_that_is_away_is_asked_once(app: Celery, courier: Courier, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -134,11 +169,63 @@ def test_the_control_of_an_app_is_ours_unless_it_has_its_own(app: Celery, tm: Ti
 def test_a_database_that_is_away_leaves_the_revoke_to_the_workers(
     app: Celery, courier: Courier, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from celery_tm.errors import DatabaseUnavailable
-
     def away(*_: Any, **__: Any) -> None:
         raise DatabaseUnavailable("db", "gone")
 
     monkeypatch.setattr(type(database), "run", away)
     app.control.revoke("some id")
-    assert "1 revokes are known to the workers that hear them, but are not written" in caplog.text
+    assert "a revoke is left to the workers that hear it" in caplog.text
+
+
+class Away:
+    """A database that is away, and takes its time to say so, until it is back."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.is_back, run = 0, threading.Event(), type(database).run
+
+        def away(this: Database, *args: Any, **kwargs: Any) -> Any:
+            self.asked += 1
+            if self.is_back.is_set():
+                return run(this, *args, **kwargs)
+            self.is_back.wait(5)
+            raise DatabaseUnavailable("db", "gone")
+
+        monkeypatch.setattr(type(database), "run", away)
+
+
+def hear(app: Celery, **arguments: Any) -> Any:
+    """Let a worker of this app hear a revoke, as its event loop does."""
+    control.listen()
+    state = SimpleNamespace(app=app, consumer=None, hostname="here", tset=set)
+    return Panel.data["revoke"](state, **arguments)
+
+
+def test_a_worker_goes_on_while_a_revoke_is_written_and_writes_it_once_the_database_is_back(
+    app: Celery, tm: TimeManagement, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [defer(app.tasks["effect"].s(n), delay="1h").id for n in range(3)]
+    away = Away(database, monkeypatch)
+    began = time.monotonic()
+    for id in ids:
+        assert "ok" in hear(app, task_id=id)
+    assert time.monotonic() - began < 4, "the event loop waited for the database"
+    away.is_back.set()
+    deadline = time.monotonic() + 30
+    while tm.jobs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert tm.jobs() == []
+    control.writer.flush(30)
+
+
+def test_what_a_caller_has_written_no_worker_writes_again(
+    app: Celery, tm: TimeManagement, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(app.control, "broadcast", lambda name, **options: said.append(options["arguments"]))
+    app.control.revoke(defer(app.tasks["effect"].s(1), delay="1h").id)
+    assert tm.jobs() == []
+    away = Away(database, monkeypatch)
+    away.is_back.set()
+    hear(app, **said[0])
+    control.writer.flush(30)
+    assert away.asked == 0

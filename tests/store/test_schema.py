@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from celery_tm.errors import SchemaMissing, SchemaOutdated
 from celery_tm.settings import read_settings
-from celery_tm.store import definitions, occurrences, schema, tables
+from celery_tm.store import apps, definitions, occurrences, schema, tables
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
 
@@ -206,6 +206,9 @@ def test_rows_of_the_first_tables_are_carried_over(empty_url: str) -> None:
             )
         )
     schema.upgrade(database)
+    database.serve_own_app()
+    database.run(apps.register)  # as the first beat does
+    database.run(lambda tx: apps.adopt(tx, origin="beat_schedule:default", tasks=()))
     with database.transaction(write=False) as tx:
         found = definitions.find(tx, "tick")
         owed = occurrences.count_active(tx, ["d"])

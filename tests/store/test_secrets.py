@@ -138,8 +138,9 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
 
     yield make
     for app in made:
-        if "_celery_tm" in app.__dict__:
-            app.__dict__["_celery_tm"].database.dispose()
+        made_one = app.__dict__["_celery_tm"]._database if "_celery_tm" in app.__dict__ else None
+        if made_one is not None:  # there is none where its URL was refused
+            made_one.dispose()
         app.close()
 
 

@@ -22,7 +22,7 @@ WIDE = 40
 
 @pytest.fixture(autouse=True)
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_tm.store.database.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
+    monkeypatch.setattr("celery_tm.store.connections.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
 
 
 def begin(tm: TimeManagement, width: int, key: str | None = None) -> tuple[str, list[Job]]:

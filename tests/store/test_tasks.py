@@ -16,7 +16,7 @@ from celery_tm.errors import TmError
 from celery_tm.store import logs
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker.running import ReportedFailure
+from celery_tm.worker.body_errors import ReportedFailure
 
 MINUTE = timedelta(minutes=1)
 

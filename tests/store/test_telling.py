@@ -210,6 +210,6 @@ def test_dead_letters_that_are_revived_and_purged_are_told(
     tm.run_due_jobs()
     tm.dead_letters.revive(ids[0], actor="kim", reason="again")
     tm.dead_letters.purge(ids[1], actor="kim")
-    tm.dead_letters.purge()
+    tm.dead_letters.purge(all=True)
     assert heard.of("letter_revived") == [{"job": ids[0], "actor": "kim", "reason": "again"}]
     assert [(one["count"], one["job"]) for one in heard.of("letters_purged")] == [(1, ids[1]), (2, None)]

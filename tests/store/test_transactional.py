@@ -83,6 +83,58 @@ def test_a_failure_leaves_nothing_of_its_writes(app: Celery, courier: Courier, d
     assert (lines(database), handle.state) == ([], Status.FAILED)
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_an_errback_that_runs_in_the_process_of_the_failed_job_has_a_transaction_of_its_own(
+    app: Celery, courier: Courier, database: Database, transactional: bool
+) -> None:
+    @app.task(base=Task, name="fails_at_once", shared=False, transactional=transactional, max_retries=0)
+    def fails() -> None:
+        if transactional:
+            current_job().session.execute(book.insert().values(line="failed"))
+        raise ValueError("no")
+
+    @app.task(base=Task, name="notes", shared=False, transactional=True)
+    def notes(request: Any, exc: Any, traceback: Any) -> None:  # Celery calls such an errback inline
+        current_job().session.execute(book.insert().values(line=f"noted {request.task}"))
+
+    handle = fails.apply_async(link_error=notes.s())
+    courier.deliver_all()
+    assert lines(database) == ["noted fails_at_once"]
+    assert courier.tm.job(handle.id).state == Status.FAILED
+    assert owed(database) == []
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_hooks_after_the_body_are_refused_its_session(app: Celery, courier: Courier, database: Database, how: str) -> None:
+    errors: list[str] = []
+
+    class Hooked(Task):
+        abstract = True
+
+        def _write(self) -> None:
+            try:
+                self.job.session.execute(book.insert().values(line="hook"))
+            except TmError as error:
+                errors.append(str(error))
+
+        def on_success(self, *_: Any) -> None:
+            self._write()
+
+        def on_failure(self, *_: Any) -> None:
+            self._write()
+
+    @app.task(base=Hooked, name="hooked", shared=False, transactional=True, max_retries=0)
+    def hooked() -> None:
+        current_job().session.execute(book.insert().values(line="body"))
+        if how == "raises":
+            raise ValueError("no")
+
+    hooked.delay()
+    courier.deliver_all()
+    assert lines(database) == (["body"] if how == "returns" else [])
+    assert errors == ["the body has ended, and its transaction with it; open a session of your own here"]
+
+
 def test_a_retry_leaves_nothing_of_the_try_before(app: Celery, courier: Courier, database: Database) -> None:
     handle = defer(app.tasks["writes"].s("a", "retries"))
     courier.deliver_all()

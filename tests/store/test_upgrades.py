@@ -207,7 +207,7 @@ def upgrade(known, tell):
     new = []
     @event.listens_for(database.engine, "after_cursor_execute")
     def after(_, __, statement, *___):
-        if statement.split()[0] in CHANGES and statement not in known and statement not in new:
+        if statement.rpartition("; ")[2].split()[0] in CHANGES and statement not in known and statement not in new:
             new.append(statement)
             if len(new) == step:
                 os.write(tell, chr(0).join(new).encode())
@@ -310,7 +310,7 @@ def rows_of(tm: TimeManagement) -> dict[str, list[Any]]:
     """Return every row, without what the last revision added."""
     found = {}
     with tm.installation.database.engine.begin() as connection:
-        for table in sorted(tables.metadata.tables):
+        for table in sorted(tables.metadata.tables.keys() - ADDED_TABLES):
             known = inspect(connection).get_columns(table)
             columns = [column["name"] for column in known if (table, column["name"]) not in ADDED]
             listed = ", ".join(connection.dialect.identifier_preparer.quote(name) for name in columns)
@@ -318,7 +318,11 @@ def rows_of(tm: TimeManagement) -> dict[str, list[Any]]:
     return found
 
 
-ADDED = {(table, "definition") for table in ("tm_job", "tm_dead_letter", "tm_execution")}
+ADDED_TABLES = {"tm_scope"}
+ADDED = {*(("tm_execution", name) for name in ("dedupe_key", "scope", "run_at", "next_delay")), ("tm_key", "outcome")}
+ADDED |= {(table, name) for table in ("tm_job", "tm_dead_letter") for name in ("stuck_at", "keep_failed", "keep_cancelled")}
+ADDED |= {("tm_definition", name) for name in ("declared", "groups", "on_start_blocking")}
+ADDED |= {("tm_calendar", "declared"), ("tm_occurrence", "overrides")}
 
 
 @pytest.mark.parametrize("kind", DATABASES)
@@ -330,13 +334,50 @@ def test_the_last_revision_can_be_taken_back_and_done_again_with_all_rows(make_o
         connection.execute(text("UPDATE tm_job SET definition = 'tick'"))
     latest, rows = shape(database.engine), rows_of(tm)
     assert len(rows["tm_execution"]) == 200
-    assert schema.downgrade(database) == "0004"
-    assert "definition" not in {column["name"] for column in inspect(database.engine).get_columns("tm_execution")}
+    assert schema.downgrade(database) == schema.revisions()[-2]
+    assert "scope" not in {column["name"] for column in inspect(database.engine).get_columns("tm_execution")}
+    assert "stuck_at" not in {column["name"] for column in inspect(database.engine).get_columns("tm_job")}
+    assert "tm_scope" not in inspect(database.engine).get_table_names()
     assert rows_of(tm) == rows
     assert schema.upgrade(database) == schema.LATEST
     assert shape(database.engine) == latest
     assert rows_of(tm) == rows
     check_whole(tm, 200)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_attempts_that_were_stuck_are_timeouts_for_the_release_before(make_old: MakeOld, kind: str) -> None:
+    _, tm = make_old(kind, 3, revision="head")
+    with tm.installation.database.engine.begin() as connection:
+        connection.execute(text("UPDATE tm_execution SET outcome = 'stale'"))
+    schema.downgrade(tm.installation.database, "0006")
+    assert scalar(tm, "SELECT count(*) FROM tm_execution WHERE outcome = 'timeout'") == 3
+    schema.upgrade(tm.installation.database)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_definitions_of_two_apps_with_one_name_survive_the_way_back(make_old: MakeOld, kind: str) -> None:
+    _, tm = make_old(kind, 1, revision="head")
+    database = tm.installation.database
+    own, other = tables.definition, "INSERT INTO tm_definition ({0}) SELECT {1} FROM tm_definition"
+    with database.engine.begin() as connection:
+        quoted = {name: connection.dialect.identifier_preparer.quote(name) for name in (column.name for column in own.c)}
+        values = {**quoted, "id": "'another'", "app": "'other'"}
+        connection.execute(text(other.format(", ".join(quoted.values()), ", ".join(values.values()))))
+    schema.downgrade(database, "0005")
+    assert scalar(tm, "SELECT count(*) FROM tm_definition WHERE name IN ('tick', 'tick@other')") == 2
+    schema.upgrade(database)
+    assert scalar(tm, "SELECT count(*) FROM tm_definition WHERE name IN ('tick', 'tick@other')") == 2
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_definitions_that_code_has_seeded_belong_to_its_app_after_an_upgrade(make_old: MakeOld, kind: str) -> None:
+    _, tm = make_old(kind, 1)
+    with tm.installation.database.engine.begin() as connection:
+        connection.execute(text("UPDATE tm_definition SET origin = 'beat_schedule:shop' WHERE name = 'tick'"))
+    schema.upgrade(tm.installation.database)
+    assert scalar(tm, "SELECT app FROM tm_definition WHERE name = 'tick'") == "shop"
+    assert scalar(tm, "SELECT value FROM tm_mark WHERE name = 'app:shop'") == "shop"
 
 
 def test_nothing_leads_to_what_is_not_there(make_old: MakeOld, tmp_path: Path) -> None:
@@ -357,7 +398,7 @@ def test_a_statement_limit_of_the_server_does_not_end_an_upgrade(make_old: MakeO
 
     @event.listens_for(tm.installation.database.engine, "after_cursor_execute")
     def after(_: Any, cursor: Any, statement: str, *__: Any) -> None:
-        if statement.startswith("ALTER"):
+        if "ALTER" in statement:
             cursor.execute("SHOW statement_timeout")
             limits.append(cursor.fetchone()[0])
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from celery_tm.store.database import Database
-from celery_tm.store.dialects import NOTICING
+from celery_tm.store.dialect_base import NOTICING
 
 
 def test_every_connection_asks_whether_the_server_is_still_there(database: Database) -> None:

@@ -22,7 +22,7 @@ from celery_tm.store import executions, jobs
 from celery_tm.testing import MovableClock
 from celery_tm.worker import gate, recorder
 from celery_tm.worker.context import JobContext
-from celery_tm.worker.gate import Call, Verdict
+from celery_tm.worker.decision import Call, Verdict
 from celery_tm.worker.lease import LeaseKeeper
 
 MANY = 100
@@ -36,7 +36,7 @@ def cost(tm: TimeManagement, monkeypatch: pytest.MonkeyPatch) -> Cost:
     database = tm.installation.database
     if database.dialect.name != "postgresql":
         pytest.skip("the wire of PostgreSQL is listened to")
-    monkeypatch.setattr("celery_tm.store.database.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
+    monkeypatch.setattr("celery_tm.store.connections.TRUSTED_FOR", 600)  # or a slow machine asks whether it lives
     return partial(wire.listen, database)
 
 
@@ -119,7 +119,7 @@ def test_a_connection_is_asked_whether_it_lives_only_after_a_pause(
     ids = defer_many([(tm.app.tasks["effect"].s(n), {"delay": 0.001}) for n in range(2)])
     claim(tm)
     assert cost(lambda: admit(tm, ids[0].id)).round_trips == 1
-    monkeypatch.setattr("celery_tm.store.database.TRUSTED_FOR", -1.0)
+    monkeypatch.setattr("celery_tm.store.connections.TRUSTED_FOR", -1.0)
     assert cost(lambda: admit(tm, ids[1].id)).round_trips == 2
 
 
@@ -169,3 +169,14 @@ def test_another_driver_commits_as_ours_does(postgresql_url: str) -> None:
     assert [tm.job(handle.id).state for handle in (kept, keyed)] == ["SUCCEEDED"] * 2
     assert len(tm.jobs()) == 3
     tm.installation.database.dispose()
+
+
+def test_a_refused_delivery_takes_one_look(tm: TimeManagement, cost: Cost) -> None:
+    handle = defer(tm.app.tasks["effect"].s(1), delay=0.001)
+    assert claim(tm) == [handle.id]
+    job, _ = admitted(cost, tm, handle.id)
+    refused = partial(gate.admit_job, tm.installation, handle.id, 1, worker="w:2")
+    while_it_runs = cost(refused)
+    recorder.record_success(tm.installation, job, None)
+    for talk in (while_it_runs, cost(refused)):
+        assert (talk.statements, talk.round_trips) == (2, 2)  # the gate's own, and why

@@ -132,7 +132,7 @@ def test_a_bad_edit_is_refused_alike_whenever_it_is_to_count(
         assert words in text
         assert cli.refused("definitions", "edit", "etl", "--policy", policy, *stating(stated)) == text
         path.write_text(json.dumps({"definitions": [{"name": "etl", **stated}]}))
-        told = cli.refused("definitions", "load", str(path))
+        told = cli.refused("definitions", "load", str(path), "--force")  # else what the person has added stays
         assert told == f"definition 'etl': {text}; nothing of {path} was loaded"
     assert everything(database) == before
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 from tmtest.ledger import NOON, add, plan, rows
 
 from celery_tm import TimeManagement
@@ -49,7 +49,7 @@ def test_the_walk_goes_in_steps_and_is_done_once_for_each_tz_database(
         watch.check_once()
     assert {d.next_run_at for d in tm.definitions.list()} == {right}
     with tm.installation.database.transaction(write=False) as tx:
-        assert marks.read(tx, "tzdata") == zones.tz_version()
+        assert marks.read(tx, f"tzdata:{tx.app}") == zones.tz_version()
     pretend(tm, next_run_at=NOON + timedelta(days=5))
     ZoneWatch(tm.installation).check_once()
     assert tm.definitions.get("d0").next_run_at == NOON + timedelta(days=5), "the same tz database: nothing to do"
@@ -70,3 +70,27 @@ def test_a_local_time_that_was_decided_does_not_come_again(tm: TimeManagement, n
     kept = tm.definitions.get("tick")
     assert kept.planned_offset == 7200
     assert replace(kept, planned_offset=None).resumes_after == kept.planned_until
+
+
+@pytest.mark.parametrize("damage", ["options = '{'", "options = :deep", "timezone = 'Mars/Base'", "plan_ahead = 1e300"])
+def test_the_walk_goes_on_past_a_definition_that_cannot_be_looked_up(tm: TimeManagement, damage: str) -> None:
+    for n in range(3):
+        add(tm, name=f"d{n}", schedule="0 9 * * *", timezone="Europe/Warsaw")
+    right = tm.definitions.get("d0").next_run_at
+    pretend(tm, next_run_at=NOON + timedelta(days=5))
+    broken = text(f"UPDATE tm_definition SET {damage} WHERE name = 'd1'")
+    given = {"deep": "[" * 60_000} if ":deep" in damage else {}
+    tm.installation.database.run(lambda tx: tx.execute(broken, given))
+    ZoneWatch(tm.installation).check_once()
+    found = {d.name: d.next_run_at for d in tm.definitions.list()}
+    assert (found["d0"], found["d2"]) == (right, right)
+    with tm.installation.database.transaction(write=False) as tx:
+        assert marks.read(tx, f"tzdata:{tx.app}") == zones.tz_version()
+
+
+def test_a_run_in_a_zone_that_this_node_lacks_is_explained_in_utc(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="0 9 * * *", timezone="Europe/Warsaw")
+    noon.move_to(datetime(2026, 6, 2, 7, tzinfo=UTC))
+    plan(tm)
+    pretend(tm, timezone="Mars/Base")
+    assert "2026-06-02 07:00:00 UTC" in str(tm.explain("tick"))

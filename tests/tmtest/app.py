@@ -9,6 +9,7 @@ from typing import Any
 
 import celery
 from celery import Celery
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from sqlalchemy import text
 
 from celery_tm import Task, current_job
@@ -33,7 +34,8 @@ def count_effects(*words: object) -> int:
 def make_app(conf: dict[str, Any]) -> Celery:
     """Return an app with the test tasks."""
     app = Celery("tmtest", set_as_current=False, task_cls=conf.get("test_task_cls"))
-    app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **conf)
+    open_to_all = {"tm_admins": ["*"]}  # unset, nobody could change anything through Flower on a server
+    app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **open_to_all | conf)
 
     task = partial(app.task, base=Task, shared=False)
 
@@ -88,6 +90,30 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("end", n, job.id, job.attempt, os.getpid())
         return n
 
+    @task(name="hangs_once", max_retries=3, max_duration="2s")
+    def hangs_once(n: Any, seconds: float) -> Any:
+        """Go on in the first attempt whatever interrupts it."""
+        job = current_job()
+        log_effect("start", n, job.id, job.attempt, os.getpid())
+        end = time.monotonic() + (seconds if job.attempt == 1 else 0)
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.1)
+            except SoftTimeLimitExceeded:
+                log_effect("interrupted", n, job.id, job.attempt, os.getpid())
+        log_effect("end", n, job.id, job.attempt, os.getpid())
+        return n
+
+    @task(bind=True, name="until_stopping")
+    def until_stopping(self: Task, n: Any, seconds: float) -> Any:
+        """Work until the worker shuts down."""
+        log_effect("start", n, self.job.stopping, os.getpid())
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.job.stopping:
+            time.sleep(0.05)
+        log_effect("end", n, self.job.stopping, os.getpid())
+        return n
+
     @task(name="keyed", key="keyed:{0}", keep_key="1h")
     def keyed(n: Any) -> Any:
         log_effect("keyed", n, current_job().id)
@@ -121,6 +147,22 @@ def make_app(conf: dict[str, Any]) -> Celery:
         log_effect("counts", n, self.job.attempt, os.getpid())
         self.job.session.execute(text("UPDATE tm_test_counter SET total = total + 1"))
         time.sleep(seconds)
+
+    @task(bind=True, name="holds", transactional=True, max_retries=3)
+    def holds(self: Task, n: Any, seconds: float) -> None:
+        """Hold a connection all the time."""
+        log_effect("holds", n, self.job.attempt)
+        self.job.session.execute(text("SELECT 1"))
+        time.sleep(seconds)
+
+    class RejectsAfterwards(Task):
+        def on_success(self, *_: Any) -> None:
+            raise Reject("too late", requeue=False)
+
+    @app.task(base=RejectsAfterwards, name="rejects_afterwards", shared=False, acks_late=True)
+    def rejects_afterwards(n: Any = None) -> Any:
+        log_effect("rejects_afterwards", n)
+        return n
 
     @task(name="late", acks_late=True)
     def late(n: Any, seconds: float) -> None:

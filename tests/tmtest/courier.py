@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import Celery
 from celery.app.trace import build_tracer
+from celery.worker.strategy import hybrid_to_proto2
 from kombu.serialization import prepare_accept_content
 
 from celery_tm import TimeManagement
@@ -47,16 +48,20 @@ class Courier:
 
     def deliver(self, message: Any) -> Any:
         """Run one message as a worker's pool process would, and return what Celery's tracer says."""
-        task = self.app.tasks[message.headers["task"]]
         message.accept = prepare_accept_content(self.app.conf.accept_content)
-        args, kwargs, embed = message.payload
+        headers = message.headers
+        if isinstance(message.payload, dict):  # protocol 1
+            (args, kwargs, embed), headers, *_ = hybrid_to_proto2(message, message.payload)
+        else:
+            args, kwargs, embed = message.payload
+        task = self.app.tasks[headers["task"]]
         request = {
-            **message.headers, **embed, "hostname": self.hostname, "is_eager": False,
+            **headers, **embed, "hostname": self.hostname, "is_eager": False,
             "delivery_info": {**message.delivery_info, "priority": message.properties.get("priority"), "redelivered": False},
             "reply_to": message.properties.get("reply_to"), "correlation_id": message.properties.get("correlation_id"),
         }  # fmt: skip
         trace = build_tracer(task.name, task, app=self.app, hostname=self.hostname)
-        return trace(message.headers["id"], args, kwargs, request)
+        return trace(headers["id"], args, kwargs, request)
 
     def deliver_all(self, *, rounds: int = 20) -> int:
         """Dispatch and deliver until nothing is left, and return how many messages were delivered."""

@@ -7,12 +7,13 @@ else. Where what is done is itself a wish (to defer, to cancel), it may also not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from celery import chain
 from kombu.exceptions import ChannelError
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from celery_tm import cancel, defer, defer_many, embedded, workflow
@@ -23,7 +24,8 @@ from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler import Scheduler
 from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.scheduler.planner import Planner
-from celery_tm.store import jobs, keys
+from celery_tm.scheduler.zones import ZoneWatch
+from celery_tm.store import jobs, keys, occurrences, tables
 from celery_tm.worker import gate, recorder
 
 from .crash_world import OUTSIDER, CrashWorld, Found, book
@@ -92,6 +94,12 @@ def all_of_it(world: CrashWorld) -> None:
         deliver(world)
 
 
+def check_zones(world: CrashWorld) -> None:
+    """Look up the next runs again, as a beat does that finds another tz database."""
+    with world.at(timedelta(hours=-2, minutes=-20)):
+        ZoneWatch(world.tm.installation).check_once()
+
+
 def reap_twice(world: CrashWorld) -> None:
     """End what takes too long; a second time, what runs regardless too."""
     reap(world.database, limit=100)
@@ -123,7 +131,7 @@ def revoke(world: CrashWorld) -> None:
 
 def prune_all(world: CrashWorld) -> None:
     """Delete what is old."""
-    prune(world.database, world.tm.settings)
+    prune(world.database, replace(world.tm.settings, tm_keep_last=0))
 
 
 # What was there before
@@ -267,6 +275,18 @@ def hourly(world: CrashWorld) -> dict[str, Any]:
     """Return a schedule of three instants: two hours ago, one hour ago, and now."""
     first = f"{world.start - timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
     return {"schedule": f"R/{first}/PT1H", "ends_at": world.start}
+
+
+def planned_with_old_zones(world: CrashWorld) -> None:
+    """Let a beat with another tz database have computed the next run and the rows that are planned ahead."""
+    with world.at(timedelta(hours=-2, minutes=-30)):
+        common = hourly(world) | {"timezone": "Asia/Tokyo", "recovery": "all", "overlap": "allow", "plan_ahead": "3h"}
+        added = world.tm.definitions.add(name="moved", task=WORK, **common)
+    with world.database.transaction() as tx:
+        tx.execute(update(tables.definition).values(next_run_at=world.start + timedelta(days=365)))
+        for number, id in enumerate(occurrences.planned_ahead(tx, added.id)):
+            wrong = {"id": f"wrong {number}", "scheduled_at": world.start - timedelta(minutes=15 * (number + 1))}
+            tx.execute(update(tables.occurrence).where(tables.occurrence.c.id == id).values(wrong))
 
 
 def replacing(world: CrashWorld) -> None:
@@ -421,6 +441,7 @@ HOOKS = {"on_start": WORK, "on_complete": WORK}
 BEAT = (
     Scenario("a beat's first tick", nothing, first_tick),
     Scenario("plan and dispatch", definitions, beat, ({f"{RUN} succeeded": 1, f"{WORK} succeeded": 6},)),
+    Scenario("plan anew with other time zones", planned_with_old_zones, check_zones, ({f"{WORK} succeeded": 3},)),
     Scenario("plan an edit", edited, beat),
     Scenario("plan what replaces", replacing, beat),
     Scenario("dispatch lanes", waiting(WORK, times=2, concurrency_key="lane"), beat, ({f"{WORK} succeeded": 2},)),

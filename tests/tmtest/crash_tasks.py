@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from celery import Celery
 
 from celery_tm import Task, cancel, clock
+from celery_tm.worker.chunk import LOOK_EVERY
 from celery_tm.worker.lease import keeper_of
 
 from . import points
@@ -98,6 +100,7 @@ def crash_app(conf: Mapping[str, Any]) -> Celery:
     def chunked(self: Task, n: int) -> None:
         ran(self)
         if n == 2 and self.job.attempt == 1:
+            time.sleep(LOOK_EVERY)  # so that the next one is looked up before it begins
             raise ValueError("the second of them")
 
     @app.task(name="plain", shared=False)

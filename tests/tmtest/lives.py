@@ -7,6 +7,7 @@ its role grants and no more. A life ends with the signs that it worked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +17,10 @@ from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
 from celery_tm import Task, TimeManagement, cancel, current_job, defer, defer_many, workflow
+from celery_tm.domain.execution import Failure, Outcome
+from celery_tm.recovery.pruner import prune
 from celery_tm.scheduler import Scheduler
-from celery_tm.store import tables
+from celery_tm.store import dead_letters, jobs, tables
 from celery_tm.testing import MovableClock
 from celery_tm.worker.attending import Attendance
 from celery_tm.worker.lease import LeaseKeeper
@@ -58,6 +61,13 @@ class Cast:
         with self.owner.installation.database.transaction() as tx:
             tx.execute(update(tables.job).where(tables.job.c.id == job).values(**values))
 
+    def bury(self, id: str) -> None:
+        """Let the owner have a dead letter of an earlier job that had this id."""
+        with self.owner.installation.database.transaction() as tx:
+            job = jobs.find(tx, id)
+            assert job is not None
+            dead_letters.bury(tx, job, reason="of an earlier job", failure=Failure(error="earlier", outcome=Outcome.FAILED))
+
     def close(self) -> None:
         for tm in (self.owner, self.mine):
             tm.installation.database.dispose()
@@ -89,8 +99,9 @@ def beat(cast: Cast) -> None:
     gone = {"state": "running", "lease_until": cast.time.now - LATER, "claimed_by": "worker@gone"}
     cast.change(lost.id, **gone)
     cast.change(dead.id, **gone, max_retries=0)
+    cast.bury(dead.id)
     cast.change(broken.id, args="{", max_retries=0)
-    cast.change(late.id, expires_at=cast.time.now)
+    cast.change(late.id, expires_at=cast.time.now, scope={"tenant_id": 7})
     stale = owner.trigger("often").id
     run = owner.trigger("flow").id
     owner.definitions.update("flow", queue="other")  # that run is still one of the version before
@@ -112,6 +123,7 @@ def beat(cast: Cast) -> None:
     assert scheduler.outages._away == {}
     assert owner.definitions.get("seeded").origin is not None
     assert {letter.id for letter in owner.dead_letters.list()} >= {dead.id, broken.id}
+    assert owner.dead_letters.get(dead.id).reason != "of an earlier job"
     assert owner.job(late.id).state == "CANCELED"
     assert [one.state for one in owner.occurrences("flow") if one.id == run] == ["stale"]
     assert owner.definitions.get("flow").paused
@@ -139,10 +151,10 @@ def worker(cast: Cast) -> None:
     made = [
         defer(name, args=args, delay="1s", app=owner.app, **more)
         for name, args, more in (
-            ("effect", [1], {"concurrency_key": "lane"}),
+            ("effect", [1], {"concurrency_key": "lane", "scope": {"tenant_id": 7}}),
             ("flaky", [1, 1], {}),
             ("keyed", [1], {"key": "keyed:1"}),
-            ("reports", ["success"], {}),
+            ("reports", ["success"], {"scope": {"tenant_id": 7}}),
             ("counts", [1], {}),
             ("chunked", [1], {"key": "chunk:1"}),
             ("chunked", [2], {}),
@@ -152,6 +164,8 @@ def worker(cast: Cast) -> None:
     ]
     defer(workflow([owner.app.tasks["effect"].s(1)]), delay="1s", key="run", app=owner.app)
     _add_counter(owner)
+    doomed = defer("fails", delay="1s", max_retries=0, app=owner.app)
+    cast.bury(doomed.id)
     stopped = defer("effect", delay="1s", app=owner.app)
     for _ in range(8):
         cast.time.forward("30s")
@@ -164,6 +178,7 @@ def worker(cast: Cast) -> None:
     assert owner.definitions.get("failing").paused
     assert owner.definitions.get("flow").paused
     assert owner.log(made[3].id)
+    assert owner.dead_letters.get(doomed.id).reason != "of an earlier job"
     mine.app.tasks["effect"].delay(2)
     for message in courier.collect():
         mine.deliver(message)
@@ -188,7 +203,7 @@ def _add_helper(app: Celery) -> None:
     def helps() -> None:
         for number in range(60):  # more than are written one by one
             current_job().log(f"line {number}", level="warning")
-        made = defer("effect", delay="1h", key="helped", concurrency_key="a new lane", app=app)
+        made = defer("effect", delay="1h", key="helped", concurrency_key="a new lane", scope={"tenant_id": 7}, app=app)
         assert made.state == "SCHEDULED"
         assert cancel(id=made.id, app=app)
         assert made.state == "CANCELED"
@@ -210,7 +225,8 @@ def producer(cast: Cast) -> None:
         inside = defer("effect", delay="1h", session=session, app=app)
         session.commit()
     assert cancel(id=inside.id, app=app)
-    assert cancel(id=defer("effect", delay="1h", concurrency_key="a new lane", app=app).id, app=app)
+    scoped = {"concurrency_key": "a new lane", "scope": {"tenant_id": 7}}
+    assert cancel(id=defer("effect", delay="1h", app=app, **scoped).id, app=app)
     assert cancel(entity_id="42", app=app)
     assert {one.state for one in several} == {"SCHEDULED"}
     lane = {"concurrency_key": "lane", "concurrency": 1}
@@ -259,16 +275,17 @@ def reader(cast: Cast) -> None:
     here = furnish(cast.owner.app, cast.owner)
     looks = (
         ["status"], ["definitions", "list"], ["definitions", "show", here.definition], ["history"], ["audit"],
+        ["history", "--scope", "tenant_id=7"],
         ["definitions", "versions", here.definition], ["definitions", "export"], ["calendars", "list"],
         ["explain", here.definition], ["occurrences", here.definition], ["report", here.run], ["jobs", "list"],
         ["jobs", "show", here.owed], ["jobs", "show", here.ended], ["dead-letters", "list"], ["log", here.ended],
         ["dead-letters", "show", here.dead], ["effective", here.workflow], ["schema", "check"],
-        ["definitions", "preview", here.definition, "--schedule", "@daily"],
+        ["definitions", "preview", here.definition, "--schedule", "@daily"], ["rows", "list"],
     )  # fmt: skip
     cli = Cli(cast.app)
     for look in looks:
         cli.run(*look, "--json")
-    assert cast.mine.doctor()
+    assert "lacks" not in str(cast.mine.doctor())
     assert list(StateCollector(cast.mine.installation).collect())
     with serving(cast.app, read_only=True) as flower:
         ann = flower.client()
@@ -296,7 +313,7 @@ def pages_and_answers(here: Any) -> list[str]:
             found.append("/".join(parts))
     given = {"tm_definition": here.definition, "tm_edit": here.definition, "tm_job": here.owed, "tm_run": here.run}
     for pattern, _, name in PAGES:
-        query = "?action=revive" if name == "tm_dead_letters_preview" else ""
+        query = "?action=revive&all=true" if name == "tm_dead_letters_preview" else ""
         found.append(pattern.replace("([^/]+)", quote(given.get(name, "x"), safe="")) + query)
     return found
 
@@ -320,7 +337,7 @@ def operator(cast: Cast) -> None:
     for letter in tm.dead_letters.list():
         tm.dead_letters.purge(letter.id)
     cli.run("jobs", "cancel", here.owed)
-    cancel(id=defer("effect", delay="1h", concurrency_key="lane", app=cast.app).id, app=cast.app)
+    cancel(id=defer("effect", delay="1h", concurrency_key="lane", scope={"a": 1}, app=cast.app).id, app=cast.app)
     cancel(id=_step_of(cast, "step", {"pause_after": 1}), app=cast.app)
     run = defer(
         workflow([(cast.app.tasks["effect"].s(1), {"failure_strategy": "continue"})]), delay="1s", key="r", app=cast.app
@@ -332,6 +349,7 @@ def operator(cast: Cast) -> None:
     tm.definitions.update("new", calendars=[])
     tm.definitions.remove("new")
     tm.calendars.remove("closed")
+    tm.take_over("renamed")
     reader_again(cast, here)
 
 
@@ -339,6 +357,7 @@ def reader_again(cast: Cast, here: Any) -> None:
     """An operator also looks."""
     for look in ("status", "doctor", "audit", "history"):
         getattr(cast.mine, look)()
+    cast.mine.history(scope={"tenant_id": 7})
     cast.mine.log(here.ended)
     cast.mine.definitions.versions(here.definition)
 
@@ -347,14 +366,16 @@ def pruner(cast: Cast) -> None:
     """Delete what is too old."""
     owner = cast.owner
     furnish(owner.app, owner)
-    defer("keyed", args=[1], key="done", delay="1s", app=owner.app)
+    defer("keyed", args=[1], key="done", delay="1s", scope={"tenant_id": 7}, app=owner.app)
     defer("effect", args=[1], delay="1s", concurrency_key="lane", app=owner.app)
     cast.settle()
     for letter in owner.dead_letters.list():
         owner.dead_letters.purge(letter.id)
     cast.time.forward(timedelta(days=800))
     done = cast.mine.prune()
-    assert min(done.executions, done.occurrences, done.steps, done.runs, done.logs, done.keys, done.audit) > 0
+    assert min(done.occurrences, done.steps, done.runs, done.logs, done.keys, done.audit) > 0
+    assert done.executions == 0, "they are among the last of their task"
+    assert prune(cast.mine.installation.database, replace(cast.mine.settings, tm_keep_last=0)).executions > 0
     assert done.lanes > 0
 
 

@@ -22,7 +22,7 @@ from celery.backends.filesystem import FilesystemBackend
 from sqlalchemy.engine import Engine
 
 from celery_tm import embedded
-from celery_tm.store import database as store_database
+from celery_tm.store import transaction as store_transaction
 from celery_tm.store.database import Database
 from celery_tm.store.prepared import Bare
 
@@ -111,7 +111,7 @@ def _watch(engine: Engine, seen: Seen) -> None:
     driver: Any = engine.dialect
     for name in ("do_execute", "do_executemany", "do_execute_no_params"):
         setattr(driver, name, _watched(getattr(driver, name), seen))
-    commit, raw = driver.do_commit, store_database.run_raw
+    commit, raw = driver.do_commit, store_transaction.run_raw
 
     def do_commit(connection: Any) -> None:
         seen.come_to("before", "commit")
@@ -127,7 +127,7 @@ def _watch(engine: Engine, seen: Seen) -> None:
         return rows
 
     driver.do_commit = do_commit
-    store_database.run_raw = run_raw  # type: ignore[attr-defined]
+    store_transaction.run_raw = run_raw  # type: ignore[attr-defined]
 
 
 def _watched(execute: Callable[..., Any], seen: Seen) -> Callable[..., Any]:

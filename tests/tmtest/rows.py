@@ -9,7 +9,7 @@ from sqlalchemy import select
 from celery_tm import TimeManagement
 from celery_tm.store import tables
 
-RESTLESS = frozenset({"tm_node"})  # nodes are seen again and again
+RESTLESS = frozenset({"tm_node", "tm_mark"})  # nodes and apps are seen again and again
 
 
 def all_rows(tm: TimeManagement) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import getpass
 import glob
@@ -10,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def wait_for_port(port: int, *, seconds: float = 20) -> None:
+def wait_for_port(port: int, *, seconds: float = 60) -> None:
     """Wait until somebody listens."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -48,14 +50,18 @@ def wait_for_silence(port: int, *, seconds: float = 20) -> None:
     raise AssertionError(f"somebody still listens on port {port}")
 
 
-def give_folder_to(user: str, folder: Path) -> None:
-    """Let a server that refuses to run as root have a folder."""
+def folder_of(user: str, folder: Path) -> Path:
+    """Return a folder that a server's own user can reach.
+
+    Under a folder of pytest's nothing stays reachable: each new pytest of this user closes their root to others.
+    """
     if getpass.getuser() != "root" or user == "root":
-        return
-    for place in [folder, *folder.parents][:4]:
-        if str(place).startswith("/tmp/") and place != Path("/tmp"):
-            os.chmod(place, 0o755)  # so that the user can get there
-    shutil.chown(folder, user)
+        return folder
+    place = Path(tempfile.mkdtemp(prefix="tm-server-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place.chmod(0o755)
+    shutil.chown(place, user)
+    return place
 
 
 class OwnRedis:
@@ -108,10 +114,9 @@ class OwnPostgreSQL:
         initdb = next((place for place in places if place), None)
         if not initdb:
             pytest.skip("initdb is not installed: apt-get install postgresql")
-        self.bin, self.folder, self.port = Path(initdb).parent, folder, free_port()
-        self.data = folder / "pg"
         self.user = "postgres" if getpass.getuser() == "root" else getpass.getuser()
-        give_folder_to(self.user, folder)
+        self.bin, self.folder, self.port = Path(initdb).parent, folder_of(self.user, folder), free_port()
+        self.data = self.folder / "pg"
         self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8")
         here = f"listen_addresses='127.0.0.1'\nport={self.port}\nunix_socket_directories=''\n"
         with (self.data / "postgresql.conf").open("a") as file:
@@ -135,6 +140,42 @@ class OwnPostgreSQL:
             self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
 
 
+class OwnPgBouncer:
+    """A PgBouncer in transaction mode before a PostgreSQL. It refuses to run as root too."""
+
+    def __init__(self, folder: Path, server: OwnPostgreSQL, *, settings: str = "", size: int = 3) -> None:
+        binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+        if not binary:
+            pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+        self.binary, self.port, self.user = binary, free_port(), server.user
+        self.folder = folder_of(self.user, folder)
+        self.config = self.folder / "pgbouncer.ini"
+        self.config.write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={server.port} dbname=postgres user=tester\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\ndefault_pool_size = {size}\nmax_client_conn = 200\n{settings}"
+        )
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://tester@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        as_user = ["runuser", "-u", self.user, "--"] if getpass.getuser() == "root" else []
+        with (self.folder / "pgbouncer.log").open("a") as log:
+            argv = [*as_user, self.binary, str(self.config)]
+            self._popen = subprocess.Popen(argv, stdout=log, stderr=log, cwd="/", start_new_session=True)
+        wait_for_port(self.port)
+
+    def stop(self) -> None:
+        if self._popen is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait(10)
+            self._popen = None
+
+
 class OwnMariaDB:
     """A MariaDB server in a folder, as durable as it is by default. As root it is run as the `mysql` user."""
 
@@ -143,10 +184,9 @@ class OwnMariaDB:
         install = shutil.which("mariadb-install-db")
         if not binary or not install:
             pytest.skip("mariadbd is not installed: apt-get install mariadb-server")
-        self.binary, self.folder, self.port = binary, folder, free_port()
-        self.data, self.socket = folder / "mariadb", folder / "mariadb.sock"
         self.user = "mysql" if getpass.getuser() == "root" else getpass.getuser()
-        give_folder_to(self.user, folder)
+        self.binary, self.folder, self.port = binary, folder_of(self.user, folder), free_port()
+        self.data, self.socket = self.folder / "mariadb", self.folder / "mariadb.sock"
         self._settings = [f"--user={self.user}", f"--datadir={self.data}", f"--socket={self.socket}", *settings]
         how = ["--no-defaults", f"--user={self.user}", f"--datadir={self.data}", "--auth-root-authentication-method=normal"]
         done = subprocess.run([install, *how, "--skip-test-db"], capture_output=True, text=True, timeout=120, check=False)
@@ -186,13 +226,13 @@ class OwnRabbitMQ:
     """A RabbitMQ node of its own, with a name, ports, folders and a port mapper that nobody else uses."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.port = free_port()
         binaries = Path("/usr/lib/rabbitmq/bin")  # past the wrapper of the system, which changes user and folder
         if not (binaries / "rabbitmq-server").exists():
             pytest.skip("rabbitmq-server is not installed: apt-get install rabbitmq-server")
         self.binary = str(binaries / "rabbitmq-server")
         self.user = "rabbitmq" if getpass.getuser() == "root" else getpass.getuser()
-        give_folder_to(self.user, folder)
+        self.folder = folder_of(self.user, folder)
         self._mapper = free_port()
         self._env = self._environment()
         self._popen: subprocess.Popen[bytes] | None = None

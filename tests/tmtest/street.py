@@ -199,7 +199,10 @@ class Street:
     def has_seen_enough(self) -> bool:
         """Say whether enough periods are invoiced, who did not pay is frozen, and enough were killed."""
         invoiced, frozen = self.ledger("invoiced"), self.ledger("frozen")
-        periods = all(invoiced[f"{tenant}:{PERIODS - 1}"] for tenant in PAYERS)
+        latest: Counter[str] = Counter()
+        for tenant, period in (subject.split(":") for subject in invoiced):
+            latest[tenant] = max(latest[tenant], int(period))
+        periods = all(latest[tenant] >= PERIODS - 1 for tenant in PAYERS)  # who was frozen has no invoice for some of them
         return bool(periods and frozen["late:0"] and frozen["never:0"] and self.has_killed_enough())
 
     def changes(self, tenant: str) -> list[Any]:

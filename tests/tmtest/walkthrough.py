@@ -24,7 +24,7 @@ FILE_NAME = re.compile(r"# ([\w-]+\.\w+)\n")
 PROMPT = re.compile(r"^(?:(\w+) )?\$ (.*)$")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
 LOOKING = re.compile(r"^(cat|curl|celery -A app tm (.* )?(list|history|occurrences|explain|status|doctor)\b)")
-PATIENCE = 60.0
+PATIENCE = 120.0  # the second attempt of the tutorial's job may take 30 of them
 
 
 @dataclass(frozen=True)

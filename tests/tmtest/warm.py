@@ -138,7 +138,7 @@ def become(request: Mapping[str, Any]) -> None:
     os.chdir(request["folder"])
     given = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [request["folder"], *given, *(path for path in sys.path if path not in given)]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGPIPE stays ignored, as Python has it
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 

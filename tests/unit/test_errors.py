@@ -85,7 +85,7 @@ def test_an_errors_text_holds_each_of_its_facts(kind: type[TmError]) -> None:
 
 HINTS = ("run `", "shows them", "did you mean", "check ", "read it again", "pass ", "change it with", "use ", "import its",
          "lists them", "cancel that job", "Point tm_database_url", "may have been pruned", "has taken over", "remedy-fact",
-         "pip install", "let tm_database_url name")  # fmt: skip
+         "pip install", "let tm_database_url name", "call without task_id", "remove it with `", "and try again")  # fmt: skip
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=name_of)

@@ -15,7 +15,11 @@ from celery.utils.dispatch import Signal
 from celery_tm import events
 
 APP = object()
-CLASSES = [c for c in vars(events).values() if inspect.isclass(c) and c.__module__ == events.__name__ and is_dataclass(c)]
+CLASSES = [
+    c
+    for name, c in vars(events).items()
+    if inspect.isclass(c) and c.__module__ == events.__name__ and is_dataclass(c) and not name.startswith("_")
+]
 Heard = list[tuple[Any, dict[str, Any]]]
 
 

@@ -17,7 +17,7 @@ from tornado.template import Loader
 
 from celery_tm.errors import DefinitionNotFound, FlowerUnfit, InvalidValue, SchemaMissing, StaleVersion, TmError
 from celery_tm.flower import base, failures, figures, install, installing
-from celery_tm.flower.guarding import basic_name, is_admin
+from celery_tm.flower.guarding import administrators, basic_name, is_admin
 from celery_tm.installation import Installation
 
 ROOT = Path(__file__).parents[2]
@@ -109,15 +109,26 @@ def test_nothing_else_of_the_package_imports_the_pages() -> None:
 # Who may
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("is_embedded", [True, False])
+@pytest.mark.parametrize("stated", [None, [], ["ann"]])
+def test_unset_everybody_may_change_an_embedded_database_and_nobody_a_server(
+    stated: list[str] | None, is_embedded: bool, is_closed: bool
+) -> None:
+    unset = ["*"] if is_embedded and is_closed else []
+    found = administrators(stated, is_embedded=is_embedded, is_closed=is_closed)
+    assert list(found) == (unset if stated is None else stated)
+
+
 @pytest.mark.parametrize(
     ("actor", "admins", "expected"),
     [
-        ("ann", None, True), ("ann", [], False), ("ann", ["ann"], True), ("Ann", ["ann"], True), ("bob", ["ann"], False),
+        ("ann", ["*"], True), ("ann", [], False), ("ann", ["ann"], True), ("Ann", ["ann"], True), ("bob", ["ann"], False),
         ("kim@example.com", ["*@example.com"], True), ("kim@example.com.evil", ["*@example.com"], False),
         ("anonymous", ["ann"], False), ("ann", ["an"], False), ("ann", ["a?n"], True),
     ],
 )  # fmt: skip
-def test_administrators_are_named_or_everybody_is(actor: str, admins: Any, expected: bool) -> None:
+def test_administrators_are_named_with_wildcards(actor: str, admins: Any, expected: bool) -> None:
     assert is_admin(actor, admins) is expected
 
 

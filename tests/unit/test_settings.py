@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from celery_tm.errors import InvalidValue, TmError, UnknownSetting
-from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, NAMES, Settings, read_settings
+from celery_tm.settings import DEFAULT_URL, FROM_ENVIRONMENT, MAX_APP_NAME, NAMES, Settings, read_settings
 
 KINDS = {field.name: field.metadata["kind"] for field in fields(Settings)}
 OPTIONAL = {"tm_schema", "tm_auto_upgrade", "tm_default_queue", "tm_max_in_flight", "tm_admins"}
 BAD: dict[str, list[Any]] = {
+    "app": [5, "", "  ", b"shop", ["shop"], "x" * (MAX_APP_NAME + 1), "a\nb", "a\x00b"],
+    "update_policy": ["soon", 1, [], ""],
     "policy": [7, True, ["fixed"]],
     "identifier": [1, "", 'a"b', "a b", "1a", "a;b", "x" * 51, "schémá"],
     "text": [5, "", "  ", b"text", ["a"]],
     "flag": [1, 0, "yes", "true", []],
     "count": [-1, 1.5, "3", True, [1]],
+    "kept": [0, "soon", True, [1], {"success": "1d"}, {"failed": "soon"}, {1: "1d"}],
+    "number": [-1, 1.5, "3", True, [1], 10_001],
     "duration": [0, -1, "soon", "", True, timedelta(0), timedelta(-1), "0s", float("nan"), [1], "²", "1.2.3"],
     "mapping": [5, "a=b", ["a"], [("a", "b")]],
     "names": [5, "a=b", ["a"], {"a": 5}],
@@ -44,6 +48,7 @@ def test_the_defaults_are_those_that_were_promised() -> None:
     assert settings.tm_default_queue is None
     assert settings.tm_queue_aliases == {}
     assert settings.tm_stuck_after == timedelta(hours=24)
+    assert settings.tm_task_timeout is None
     assert settings.tm_poll_interval == timedelta(seconds=1)
     assert settings.tm_max_in_flight is None
     assert (settings.tm_keep_executions, settings.tm_keep_audit) == (timedelta(days=90), timedelta(days=365))

@@ -12,9 +12,10 @@ from .once import Once
 from .registry import load_schedule, read_schedule, seldom
 from .rrule import Rrule
 from .solar import Solar
+from .union import Union, rules_at
 from .window import Window
 
 __all__ = [
-    "KINDS", "Cron", "Crontab", "Interval", "Iso8601", "Once", "Rrule", "Schedule", "Solar", "Window", "Zone",
-    "load_schedule", "read_schedule", "read_zone", "seldom",
+    "KINDS", "Cron", "Crontab", "Interval", "Iso8601", "Once", "Rrule", "Schedule", "Solar", "Union", "Window", "Zone",
+    "load_schedule", "read_schedule", "read_zone", "rules_at", "seldom",
 ]  # fmt: skip

@@ -67,6 +67,11 @@ class Cron(Schedule):
         """Return what the expression means, field by field."""
         return _read(self.expression, self.name, self.both_days)
 
+    @property
+    def is_interval_like(self) -> bool:
+        """Say whether it means every so often, and not at fixed local times."""
+        return _walk(self.expression, self.name, self.both_days).is_interval_like
+
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly later than `instant`."""
         walk = _walk(self.expression, self.name, self.both_days)

@@ -6,7 +6,7 @@ object is a subclass of `Schedule`. It is looked for only when an unknown kind i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -31,12 +31,22 @@ def read_schedule(value: Any, zone: Zone, *, name: str = "") -> Schedule:
         text = value.strip()
         kinds = [kind for kind, schedule in KINDS.items() if schedule.recognises(text)]
         return load_schedule(kinds[0] if kinds else "cron", text, zone, name=name)
+    if isinstance(value, (list, tuple)):
+        return _any_of(value, zone, name=name)
     if isinstance(value, Mapping):
         kind = find_kind(value.get("kind"))
         return kind.load(kind.expression_of(value), zone, name=name)
     raise InvalidValue(
         "schedule", f"{shown(value)} is not a schedule", "give e.g. '*/5 * * * *', 'every 10s' or a timedelta"
     )
+
+
+def _any_of(values: Sequence[Any], zone: Zone, *, name: str) -> Schedule:
+    """Return several schedules as one; one that stands alone is itself."""
+    from .union import Union
+
+    union = Union.of(values, zone, name=name)
+    return union if len(union.parts) > 1 else union.parts[0]
 
 
 def load_schedule(kind: str, expression: str, zone: Zone, *, name: str = "") -> Schedule:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidValue
+from ...management.dead_letters import refuse_unselected
+from ...management.rows import cancel as cancel_job
 from ...presentation.shapes.schema import ref
-from ...producer import cancel as cancel_job
 from ..failures import Refusal
 from . import asking
 from .asking import Asked, Operation
-from .defining import change
+from .defining import OF_ONE_RUN, change, override_values
 from .reading import LETTERS
 
 FILTERS = tuple(parameter.name for parameter in LETTERS)
+ALL = asking.flag("all", "every dead letter is meant; required where there is neither a filter nor `ids`")
 IDS = asking.names("ids", "only these; in a form the field comes once for each")
 EXPECTED = asking.whole(
     "expected", "how many the preview told; if there are more or fewer by now, nothing is done. Required without `ids`"
@@ -23,8 +25,8 @@ EXPECTED = asking.whole(
 def cancel(asked: Asked) -> Any:
     """Cancel a job that is owed; say so where there is nothing to cancel."""
     id = asked.path["id"]
-    story = asked.tm.job(id)  # an unknown id is said as such
-    if not cancel_job(id=id, app=asked.tm.app, **asked.act):
+    if not cancel_job(asked.tm.installation, id, **asked.act):
+        story = asked.tm.job(id)  # an unknown id is said as such
         raise Refusal(409, "not_owed", f"job {id} is not owed any more, it is {story.state}; there is nothing to cancel")
     return {"job": id, "cancelled": True}
 
@@ -53,7 +55,8 @@ def revive_many(asked: Asked) -> Any:
 
 def purge_many(asked: Asked) -> Any:
     """Delete the dead letters that fit, for good."""
-    return {"purged": asked.tm.dead_letters.purge(**_many(asked), **asked.act)}
+    every = bool(asked.values.get("all"))
+    return {"purged": asked.tm.dead_letters.purge(**_many(asked), all=every, **asked.act)}
 
 
 def _chosen(asked: Asked) -> dict[str, Any]:
@@ -61,7 +64,8 @@ def _chosen(asked: Asked) -> dict[str, Any]:
 
 
 def _many(asked: Asked) -> dict[str, Any]:
-    """Return what an act on many is about; nobody acts on all without having seen how many they are."""
+    """Return what an act on many is about; nobody acts on all without saying so and having seen how many they are."""
+    refuse_unselected(_chosen(asked), all=bool(asked.values.get("all")))
     if "ids" not in asked.values and "expected" not in asked.values:
         raise InvalidValue("expected", "it is missing", "ask /api/tm/dead-letters/preview how many there are, and say so")
     return _chosen(asked) | asked.given("expected")
@@ -69,7 +73,7 @@ def _many(asked: Asked) -> dict[str, Any]:
 
 def replay(asked: Asked) -> Any:
     """Run an occurrence that has ended once more."""
-    made = asked.tm.replay(asked.path["id"], **asked.given("step", "from_step"), **asked.act)
+    made = asked.tm.replay(asked.path["id"], **asked.given("step", "from_step"), **override_values(asked), **asked.act)
     return {"occurrence": made.id, "state": str(made.state), "reason": made.reason, "replay_of": made.replay_of}
 
 
@@ -92,17 +96,17 @@ ACTING: tuple[Operation, ...] = (
     ),
     change(
         "revive_dead_letters", "/api/tm/dead-letters/revive", "Revive the dead letters that fit; those whose key is taken "
-        "stay.", revive_many, ref("Revived"), "{revived} dead letters were revived", *LETTERS, IDS, EXPECTED,
+        "stay.", revive_many, ref("Revived"), "{revived} dead letters were revived", *LETTERS, IDS, ALL, EXPECTED,
         refusals=(409,),
     ),
     change(
         "purge_dead_letters", "/api/tm/dead-letters/purge", "Delete the dead letters that fit, for good.", purge_many,
-        ref("Purged"), "{purged} dead letters were purged", *LETTERS, IDS, EXPECTED, refusals=(409,),
+        ref("Purged"), "{purged} dead letters were purged", *LETTERS, IDS, ALL, EXPECTED, refusals=(409,),
     ),
     change(
         "replay_occurrence", "/api/tm/occurrences/{id}/replay", "Run an occurrence that has ended once more, as a new one.",
         replay, ref("Replayed"), "it was replayed: the new run is {state}",
         asking.text("step", "only this step of it; the others keep their results"),
-        asking.text("from_step", "only this step and all that wait for it"),
+        asking.text("from_step", "only this step and all that wait for it"), OF_ONE_RUN,
     ),
 )  # fmt: skip

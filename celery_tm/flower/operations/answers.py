@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...presentation import plain
 from ...presentation.shapes.schema import Schema, instant, list_of, mapping, maybe, ref, text, thing, whole
 from . import asking
 from .asking import Parameter
@@ -42,8 +43,8 @@ FORECAST = thing(
         "hours": whole("how many hours"),
         "totals": list_of(whole("how many instants"), "instants of all definitions, hour by hour"),
         "counts": mapping("the same by definition, those with at least one", list_of(whole("how many"), "hour by hour")),
-        "estimated": list_of(text("name of a definition"), "definitions that fire too often to be counted one by one"),
-        "cut": mapping("where the counting stopped, by definition", instant("an instant")),
+        "estimated": list_of(text("name of a definition"), "definitions that are partly estimated, by their rate"),
+        "broken": mapping("definitions that cannot be read, by name", text("why")),
     },
 )
 OCCURRENCE = thing(
@@ -66,7 +67,8 @@ AFTER = asking.text("after", "the `next` of the page before this one")
 def page_of(kind: str, about: str) -> Schema:
     """Return the schema of a page of a list: its items, and what to ask for the next page with."""
     following = maybe(text("what to pass on for the next page; null: this is the last one"))
-    return thing(about, {"items": list_of(ref(kind), about), "next": following})
+    bad = list_of(ref("UnreadableRow"), "rows that belong here and cannot be read")
+    return thing(about, {"items": list_of(ref(kind), about), "next": following, "unreadable": bad})
 
 
 def all_of(kind: str, about: str) -> Schema:
@@ -76,7 +78,8 @@ def all_of(kind: str, about: str) -> Schema:
 
 def paged(found: Any, items: Iterable[Any]) -> dict[str, Any]:
     """Return a page of a list."""
-    return {"items": list(items), "next": getattr(found, "next", None)}
+    bad = [plain(row) for row in getattr(found, "unreadable", ())]
+    return {"items": list(items), "next": getattr(found, "next", None), "unreadable": bad}
 
 
 def span(what: str) -> tuple[Parameter, Parameter]:

@@ -153,7 +153,7 @@ def _known(operation: Operation, said: Mapping[str, Any]) -> dict[str, Parameter
 
 def _decoded(name: str, values: Sequence[bytes]) -> list[str]:
     try:
-        return [check_text(name, value.decode().strip()) for value in values]
+        return [check_text(name, value.decode().strip().replace("\r\n", "\n")) for value in values]
     except UnicodeDecodeError:
         raise InvalidValue(shown(name), "it is not UTF-8", "check the encoding") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...domain.overrides import FIELDS as OVERRIDES
 from ...domain.redaction import HIDDEN
 from ...domain.stating import FIELDS
 from ...errors import InvalidValue, StaleVersion, UnknownOption, nearest
@@ -36,8 +37,14 @@ def edit(asked: Asked) -> Any:
     values = stated_values(asked)
     if not values:
         raise InvalidValue("values", "they state nothing", 'say what to change, e.g. {"schedule": "0 3 * * *"}')
-    wanted = asked.given("version", "policy")
+    wanted = asked.given("version", "policy", "at")
     return asked.rows.changed_definition(asked.tm.definitions.update(asked.path["name"], **wanted, **asked.act, **values))
+
+
+def restore(asked: Asked) -> Any:
+    """Make a new version that says what a stored one did."""
+    made = asked.tm.definitions.restore(asked.path["name"], **asked.given("version", "at"), **asked.act)
+    return asked.rows.changed_definition(made)
 
 
 def preview(asked: Asked) -> Any:
@@ -48,7 +55,7 @@ def preview(asked: Asked) -> Any:
         before = asked.tm.definitions.get(name)
         if before.version != version:
             raise StaleVersion(name, version, before.version, before.updated_by)
-    found = asked.tm.definitions.preview(name, within=within, **asked.given("policy"), **values)
+    found = asked.tm.definitions.preview(name, within=within, **asked.given("policy", "at"), **values)
     told = {"added": found.added, "removed": found.removed, "kept": found.kept}
     return {"name": name, "within": within, **plain(told)}
 
@@ -73,16 +80,25 @@ def _is_hidden(value: Any) -> bool:
     return any(map(_is_hidden, value)) if isinstance(value, list) else value == HIDDEN
 
 
+def override_values(asked: Asked) -> dict[str, Any]:
+    """Return the values that hold for one run only."""
+    values: dict[str, Any] = asked.values.get("values", {})
+    for field in values:
+        if field not in OVERRIDES:  # said here, since "actor" or "reason" would be a keyword of the call
+            raise UnknownOption(field, nearest(field, OVERRIDES))
+    return values
+
+
 def trigger(asked: Asked) -> Any:
     """Run a definition now, once."""
-    made = asked.tm.trigger(asked.path["name"], **asked.act)
+    made = asked.tm.trigger(asked.path["name"], **override_values(asked), **asked.act)
     return {"occurrence": made.id, "state": str(made.state), "reason": made.reason}
 
 
 def backfill(asked: Asked) -> Any:
     """Run the instants of a past range that did not run."""
     ends = {name: own_time(asked, at, field=name) for name, at in asked.given("since", "until").items()}
-    wanted = asked.given("overlap", "again", "dry_run")
+    wanted = asked.given("overlap", "again", "dry_run") | override_values(asked)
     return asked.rows.backfilled(asked.tm.backfill(asked.path["name"], **ends, **wanted, **asked.act))
 
 
@@ -128,11 +144,13 @@ def change(
     )  # fmt: skip
 
 
+OF_ONE_RUN = asking.mapping("values", f"values that hold for this run only: {', '.join(OVERRIDES)}")
 VALUES = asking.mapping("values", STATED, required=True)
 VERSION = asking.whole("version", "the version that the edit was made on; if it is another by now, nothing is changed")
 POLICY = asking.text(
     "policy", "when it counts: from now on, or after the next run", enum=["immediate", "graceful", "windowed"]
 )
+AT = asking.instant("at", "when it takes over, instead of a policy")
 
 DEFINING: tuple[Operation, ...] = (
     change(
@@ -142,16 +160,21 @@ DEFINING: tuple[Operation, ...] = (
     ),
     change(
         "edit_definition", f"{DEFINITION}/edit", "Change what is stated about a definition.", edit,
-        ref("ChangedDefinition"), "{name} is at version {version}", VALUES, VERSION, POLICY, refusals=(409,),
+        ref("ChangedDefinition"), "{name} is at version {version}", VALUES, VERSION, POLICY, AT, refusals=(409,),
     ),
     change(
         "preview_edit", f"{DEFINITION}/preview", "The instants that an edit, or adding it, would bring, take and keep.",
-        preview, ref("Difference"), "nothing was changed", VALUES, VERSION, POLICY,
+        preview, ref("Difference"), "nothing was changed", VALUES, VERSION, POLICY, AT,
         asking.text("within", f"how far to look, e.g. 36h; unset: {WITHIN}"), refusals=(409,),
     ),
     change(
+        "restore_definition", f"{DEFINITION}/restore", "Make a new version that says what a stored one did.", restore,
+        ref("ChangedDefinition"), "{name} is at version {version}, which says what that one did",
+        asking.whole("version", "the stored version", required=True), AT, refusals=(409,),
+    ),
+    change(
         "trigger_definition", f"{DEFINITION}/trigger", "Run a definition now, once, under its own overlap rule.", trigger,
-        ref("Triggered"), "{name} was triggered: its run is {state}",
+        ref("Triggered"), "{name} was triggered: its run is {state}", OF_ONE_RUN,
     ),
     change(
         "backfill_definition", f"{DEFINITION}/backfill", "Run the instants of a past range that did not run.", backfill,
@@ -160,7 +183,7 @@ DEFINING: tuple[Operation, ...] = (
         asking.own_instant("until", "up to this instant, itself not included; unset: now"),
         asking.text("overlap", "one at a time, or all at once", enum=["queue", "allow"]),
         asking.flag("again", "also run what completed, failed or became stale"),
-        asking.flag("dry_run", "only say what would run"),
+        asking.flag("dry_run", "only say what would run"), OF_ONE_RUN,
     ),
     change(
         "remove_definition", f"{DEFINITION}/remove", "Delete a definition; its history stays, what is owed still runs.",

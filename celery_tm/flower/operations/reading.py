@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from ...clock import as_utc
+from ...domain.dst import local_or_utc
 from ...domain.execution import Outcome
 from ...domain.job import JobState, Source
 from ...domain.occurrence import OccurrenceState
 from ...domain.paging import checked_limit
+from ...domain.scope import read_refs
 from ...errors import DefinitionNotFound, InvalidValue
 from ...management.occurrence_story import occurrence_story
 from ...presentation import plain
@@ -41,6 +43,7 @@ HISTORY = (
     _words("outcome", "only those that ended so", Outcome),
     _words("source", "only of jobs that came from there", Source),
     asking.text("entity_id", "only about this"),
+    asking.names("scope", "only of jobs with these references in their scope, each as name=value"),
     asking.text("worker", "only on this worker"),
     *span("those that ended"),
     BEFORE,
@@ -95,7 +98,8 @@ def versions(asked: Asked) -> Any:
 
 def history(asked: Asked) -> Any:
     """Return a page of executions, the latest first; those of a definition if the path names one."""
-    wanted = asked.given("task", "outcome", "source", "entity_id", "worker", "since", "until", "before", "limit")
+    wanted = asked.given("task", "outcome", "source", "entity_id", "scope", "worker", "since", "until", "before", "limit")
+    wanted |= {"scope": read_refs(wanted["scope"])} if "scope" in wanted else {}
     found = asked.tm.history(asked.path.get("name", asked.values.get("definition")), **wanted)
     return paged(found, asked.rows.executions(asked.tm, found))
 
@@ -103,7 +107,7 @@ def history(asked: Asked) -> Any:
 def explain(asked: Asked) -> Any:
     """Return why a definition ran, or did not."""
     at = asked.values.get("at")
-    found = asked.tm.explain(asked.path["name"], at=None if at is None else own_time(asked, at, field="at"))
+    found = asked.tm.explain(asked.path["name"], at=None if at is None else own_moment(asked, at))
     return asked.rows.explanation(found)
 
 
@@ -113,7 +117,7 @@ def coming(asked: Asked) -> Any:
     if not 1 <= count <= MOST_COMING:
         raise InvalidValue("count", f"{count} is not a number of instants", f"give 1 to {MOST_COMING}")
     found = asked.tm.definitions.get(asked.path["name"])
-    return {"items": [both_times(at, found.timezone) for at in coming_instants(found, count)]}
+    return {"items": [both_times(at, found.timezone, found.rule) for at in coming_instants(found, count)]}
 
 
 def effective(asked: Asked) -> Any:
@@ -174,7 +178,7 @@ def audit(asked: Asked) -> Any:
 def coming_hours(asked: Asked) -> Any:
     """Return how many instants each hour to come has."""
     found = asked.tm.forecast(**asked.given("hours"))
-    told = {name: getattr(found, name) for name in ("since", "hours", "totals", "counts", "estimated", "cut")}
+    told = {name: getattr(found, name) for name in ("since", "hours", "totals", "counts", "estimated", "broken")}
     return plain(told)
 
 
@@ -192,13 +196,17 @@ def document(asked: Asked) -> Any:
 
 def own_time(asked: Asked, at: Any, *, field: str) -> Any:
     """Return an instant in UTC; one without an offset is on the definition's own clocks, or UTC if it was removed."""
+    return as_utc(local_or_utc(own_moment(asked, at)), field=field)
+
+
+def own_moment(asked: Asked, at: datetime) -> datetime:
+    """Return a time with its zone; one without an offset is on the definition's own clocks, or UTC if it was removed."""
     if at.tzinfo is not None:
-        return as_utc(at, field=field)
+        return at
     try:
-        zone: Any = ZoneInfo(asked.tm.definitions.get(asked.path["name"]).timezone)
+        return at.replace(tzinfo=ZoneInfo(asked.tm.definitions.get(asked.path["name"]).timezone))
     except DefinitionNotFound:
-        zone = UTC
-    return as_utc(at.replace(tzinfo=zone), field=field)
+        return at.replace(tzinfo=UTC)
 
 
 def _get(name: str, path: str, about: str, work: Any, answer: Any, *parameters: Parameter) -> Operation:

@@ -39,7 +39,6 @@ class CalendarPage(Page):
             "forecast": forecast,
             "chart": self.chart(forecast, ZoneInfo(zone)),
             "total": sum(forecast.totals),
-            "cut_at": self.at(forecast.counted_until, now, zone),
             "busiest": [self.busy(forecast, number, now, zone) for number in self.most(forecast)],
             "hour": None if hour is None else self.busy(forecast, hour, now, zone),
             "entries": [] if hour is None else [(n, self.to_definition(n), c) for n, c in forecast.busiest(hour)[:100]],
@@ -67,16 +66,13 @@ class CalendarPage(Page):
 
     def cell(self, forecast: Forecast, number: int, count: int, local: datetime) -> Cell:
         """Return one hour of the map."""
-        cut = forecast.counted_until
-        is_unknown = cut is not None and forecast.since + number * HOUR >= cut
         names = [name for name, _ in forecast.busiest(number)[:NAMED]] if count else []
-        known = f"{count} instants" + (f": {', '.join(names)}{' …' if len(names) == NAMED else ''}" if names else "")
-        said = f"{known}, and what is not counted" if is_unknown else known
+        about = "about " if any(name in forecast.estimated for name in names) else ""
+        said = f"{about}{count} instants" + (f": {', '.join(names)}{' …' if len(names) == NAMED else ''}" if names else "")
         return Cell(
             count=count,
             title=f"{local:%a %-d %b %H:00}: {said}",
             href=self.address("tm_calendar", zone=str(local.tzinfo), hour=(forecast.since + number * HOUR).isoformat()),
-            is_unknown=is_unknown and not count,
         )
 
     def most(self, forecast: Forecast) -> Sequence[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import InvalidValue, shown
 from ...management import TimeManagement
+from ...management.dead_letters import refuse_unselected
 from ...store.dead_letters import DeadLetter
 from .common import PAGE, Action, Page
 from .reading import present
@@ -30,9 +31,11 @@ class DeadLettersPage(Page):
         found = tm.dead_letters.list(**given, **self.span(), before=before, limit=PAGE)
         return {
             "lines": [self.line(letter, now) for letter in found],
+            "unreadable": found.unreadable,
             "given": given | typed,
             "count": tm.dead_letters.count(**given, **self.span()),
             "preview": self.reverse_url("tm_dead_letters_preview"),
+            "all": given | typed or {"all": "true"},
             "following": self.address("tm_dead_letters", **given, **typed, before=found.next) if found.next else None,
             "first": self.address("tm_dead_letters", **given, **typed) if before else None,
         }
@@ -64,13 +67,15 @@ class PreviewPage(Page):
         ids = [id for id in self.get_query_arguments("ids") if id]
         if len(ids) > MOST_CHOSEN:
             raise InvalidValue("ids", f"{len(ids)} are too many to tick", "use the filters instead")
+        every = not ids and self.query("all") == "true"
         wanted = {"ids": ids} if ids else self.filters(*FILTERS) | self.span()
+        refuse_unselected(wanted, all=every)
         affected, now = tm.dead_letters.preview(**wanted), present(tm)
         return {
             "affected": affected,
             "action": action,
             "wanted": {} if ids else self.filters(*FILTERS, *SPAN),
-            "fields": [*_fields(wanted), ("expected", str(affected.count))],
+            "fields": [*_fields(wanted | ({"all": "true"} if every else {})), ("expected", str(affected.count))],
             "to": self.api("dead-letters", action),
             "back": self.reverse_url("tm_dead_letters"),
             "oldest": self.at(affected.oldest, now),

@@ -19,7 +19,7 @@ from ..charts import Mark, timeline
 from .common import Action, Page
 from .reading import present, success_rate
 from .schedules import actions_of
-from .words import When, changes, plainly, read_instant, roughly, took
+from .words import When, changes, known_zone, plainly, read_moment, roughly, took
 
 PAST, COMING, VERSIONS, NEAREST = 30, 12, 20, 3
 REPLAYABLE = ("completed", "failed", "cancelled", "stale", "skipped", "missed", "coalesced")
@@ -65,14 +65,14 @@ class DefinitionPage(Page):
             "definition": definition,
             "name": name,
             "standing": standing(definition),
-            "meaning": definition.rule.describe(),
+            "meaning": definition.meaning,
             "zone": zone,
             "next": self.at(definition.next_run_at, now, zone),
             "told": told,
             "asked": asked,
             "answer_at": self.at(told.at, now, zone),
             "answer_run": self.address("tm_run", told.occurrence.id) if told.occurrence else None,
-            "asked_local": (asked or told.at).astimezone(ZoneInfo(zone)).strftime("%Y-%m-%dT%H:%M"),
+            "asked_local": (asked or told.at).astimezone(ZoneInfo(known_zone(zone))).strftime("%Y-%m-%dT%H:%M"),
             "chart": self.chart(definition, past, coming, now),
             "rate": success_rate([one.state for one in past]),
             "coming": [self.coming(definition, instant, now) for instant in nearest(coming, now)],
@@ -90,7 +90,8 @@ class DefinitionPage(Page):
     def asked(self, zone: str) -> datetime | None:
         """Return the instant that is asked about."""
         text = self.query("at")
-        return read_instant(text, field="at", zone="UTC" if self.query("zone") == "UTC" else zone) if text else None
+        zone = "UTC" if self.query("zone") == "UTC" else known_zone(zone)
+        return read_moment(text, field="at", zone=zone) if text else None
 
     def removed(self, tm: TimeManagement, name: str, now: datetime) -> Mapping[str, Any]:
         """Return what is still known of a definition that is no more; one that never was is an error."""
@@ -145,12 +146,12 @@ class DefinitionPage(Page):
 
     def waiting_edit(self, definition: Definition, rows: Rows, now: datetime) -> Mapping[str, Any] | None:
         """Return the edit that takes over after a coming run."""
-        edit = definition.waiting_edit
+        edit = None if definition.problem else definition.waiting_edit
         if edit is None:
             return None
         values = rows.redactor.stated(edit.values, definition.task)
         shown = [(field, plainly(value)) for field, value in values.items()]
-        return {"values": shown, "after": self.at(edit.after, now, definition.timezone), "actor": edit.actor}
+        return {"values": shown, "after": self.at(edit.at or edit.after, now, definition.timezone), "actor": edit.actor}
 
     def versions(self, tm: TimeManagement, rows: Rows, name: str, now: datetime) -> list[Mapping[str, Any]]:
         """Return the versions, latest first, each with what it changed."""

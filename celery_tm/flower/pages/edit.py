@@ -63,6 +63,9 @@ PARTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "If something goes wrong": (
         ("overlap", "If the last run has not ended", ""),
         ("recovery", "If instants were missed", ""),
+        ("recovery_count", "At most so many of them", "with bounded"),
+        ("recovery_within", "None older than", "with bounded, e.g. 2h"),
+        ("recovery_spacing", "Time between them", "e.g. 1m"),
         ("max_retries", "Retries", "empty: the task's own"),
         ("execution_timeout", "Give up after", "of the whole run, e.g. 1h"),
         ("task_timeout", "Stop the task after", "of each attempt, e.g. 10m"),
@@ -117,7 +120,9 @@ class EditPage(Page):
     def preview(self, tm: TimeManagement, *path: str) -> Mapping[str, Any]:
         """Return the form as it was typed, with what it would change or why it is refused."""
         definition = tm.definitions.get(path[0])
-        typed = {name: values[-1].decode(errors="replace") for name, values in self.request.body_arguments.items()}
+        typed = {name: _text(values[-1]) for name, values in self.request.body_arguments.items()}
+        if definition.recovery is Recovery.BOUNDED and typed.get(NESTED + "recovery", "bounded") != "bounded":
+            typed |= dict.fromkeys((NESTED + "recovery_count", NESTED + "recovery_within"), "")  # only bounded has these
         before = {name: value for part in self.parts(tm, definition, {}).values() for name, value in _values(part)}
         changed = {name for name, value in before.items() if typed.get(NESTED + name, value).strip() != value.strip()}
         model = self.model(tm, definition, typed=typed)
@@ -125,7 +130,7 @@ class EditPage(Page):
             asked = {name: [value.encode()] for name, value in typed.items()}
             given = read_form(FORM, asked)
             values = {name: value for name, value in given.get("values", {}).items() if name in changed}
-            return {**model, **self.previewed(tm, definition, values, given.get("policy", str(Policy.IMMEDIATE)))}
+            return {**model, **self.previewed(tm, definition, values, given.get("policy", tm.settings.tm_update_policy))}
         except TmError as error:
             self.set_status(400)
             return {**model, "refusal": str(error)}
@@ -170,7 +175,7 @@ class EditPage(Page):
             "has_hidden": Rows(tm).redactor.hides_from(stated(definition)),
             "zones": sorted(available_timezones()),
             "policies": [str(policy) for policy in Policy],
-            "policy": typed.get("policy", str(Policy.IMMEDIATE)),
+            "policy": typed.get("policy", tm.settings.tm_update_policy),
             "reason": typed.get("reason", ""),
             "version": typed.get("version", str(definition.version)),
             "save": self.api("definitions", definition.name, "edit"),
@@ -202,7 +207,9 @@ def _field(entry: tuple[str, str, str], now: Mapping[str, Any], definition: Defi
     if isinstance(value, dict):
         default = as_json(value)
     shown = typed.get(NESTED + name, default)
-    return Field(name=name, label=label, value=shown, hint=hint, choices=_choices(name), is_long=name in LONG)
+    return Field(
+        name=name, label=label, value=shown, hint=hint, choices=_choices(name), is_long=name in LONG or "\n" in shown
+    )
 
 
 def _choices(name: str) -> tuple[tuple[str, str], ...]:
@@ -210,6 +217,11 @@ def _choices(name: str) -> tuple[tuple[str, str], ...]:
     meanings = MEANINGS.get(name, {})
     known = CHOICES.get(name, ())
     return tuple((one, f"{one}: {meanings[one]}" if one and one in meanings else meanings.get(one, one)) for one in known)
+
+
+def _text(value: bytes) -> str:
+    """Return a field as it was typed; browsers end a line with CR and LF."""
+    return value.decode(errors="replace").replace("\r\n", "\n")
 
 
 def _values(fields: list[Field]) -> list[tuple[str, str]]:

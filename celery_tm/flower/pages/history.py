@@ -7,13 +7,14 @@ from typing import Any
 
 from ...domain.execution import Outcome
 from ...domain.job import Source
+from ...domain.scope import read_refs
 from ...management import TimeManagement
 from ...presentation import Rows
 from .common import PAGE, Page
 from .reading import present
 from .words import Change, changes
 
-FILTERS = ("name", "task", "outcome", "source", "entity_id", "worker")
+FILTERS = ("name", "task", "outcome", "source", "entity_id", "scope", "worker")
 
 
 class HistoryPage(Page):
@@ -26,7 +27,8 @@ class HistoryPage(Page):
         """Return the executions that the filters leave."""
         given, typed = self.filters(*FILTERS), self.filters("since", "until")
         before, now = self.query("before"), present(tm)
-        found = tm.history(**given, **self.span(), before=before, limit=PAGE)
+        wanted = given | ({"scope": read_refs(given["scope"].split())} if "scope" in given else {})
+        found = tm.history(**wanted, **self.span(), before=before, limit=PAGE)
         steps = tm.step_names(found)
         return {
             "lines": [
@@ -40,6 +42,7 @@ class HistoryPage(Page):
                 }
                 for one in found
             ],
+            "unreadable": found.unreadable,
             "given": given | typed,
             "outcomes": [str(outcome) for outcome in Outcome],
             "sources": [str(source) for source in Source],
@@ -71,6 +74,7 @@ class AuditPage(Page):
                 }
                 for line in found
             ],
+            "unreadable": found.unreadable,
             "given": given,
             "following": self.address("tm_audit", **given, before=found.next) if found.next else None,
             "first": self.address("tm_audit", **given) if before else None,

@@ -30,6 +30,7 @@ class InstantsPage(Page):
         asked = given | typed | ({"troubled": "1"} if troubled else {})
         return {
             "lines": [self.line(one, names.get(one.definition), now) for one in found],
+            "unreadable": found.unreadable,
             "given": asked,
             "lately": not typed,
             "states": [str(state) for state in OccurrenceState],

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ...domain.job import Job, JobState, Slot
+from ...domain.queues import publish_error
 from ...errors import DeadLetterNotFound
 from ...management import TimeManagement
 from ...presentation import Rows
@@ -36,6 +37,7 @@ class JobsPage(Page):
         return {
             "running": [self.line(job, now) for job in running],
             "others": [self.line(job, now) for job in others],
+            "unreadable": found.unreadable,
             "given": given,
             "states": STATES,
             "status": tm.status(),
@@ -61,6 +63,8 @@ def stands(job: Job, now: datetime) -> str:
     """Say where a job stands, in a word that people use: its state, or what it waits for."""
     if job.state is not JobState.PENDING:
         return str(job.state)
+    if publish_error(job) is not None:
+        return "not published"
     if job.slot is Slot.HELD:
         return "waits for its turn"
     if job.run_at <= now:
@@ -86,6 +90,7 @@ class JobPage(Page):
             "definition": self.to_definition(story.definition) if story.definition else None,
             "run": self.address("tm_run", story.run) if story.run else None,
             "occurrence": self.occurrence(story),
+            "of_task": self.address("tm_history", task=story.task),
             "in_flower": self.reverse_url("task", story.id),
             "run_at": self.at(story.run_at, now),
             "buried_at": self.at(letter.buried_at, now) if letter else None,
@@ -128,5 +133,14 @@ class JobPage(Page):
             return []
         job = rows.job(story.job)
         names = ("args", "kwargs", "dedupe_key", "entity_id", "scope", "queue", "priority", "max_retries", "retry", "source")
-        more = ("expires_at", "timeout", "concurrency_key", "lease_until", "claimed_by", "dispatches", "created_at")
+        more = (
+            "expires_at",
+            "timeout",
+            "concurrency_key",
+            "lease_until",
+            "stuck_at",
+            "claimed_by",
+            "dispatches",
+            "created_at",
+        )
         return [(name, plainly(job[name])) for name in (*names, *more) if job[name] not in (None, "", {}, [])]

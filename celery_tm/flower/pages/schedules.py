@@ -77,7 +77,7 @@ class SchedulesPage(Page):
             definition=definition,
             href=self.to_definition(name),
             standing=standing(definition),
-            meaning=definition.rule.describe(),
+            meaning=definition.meaning,
             next=self.at(definition.next_run_at, now, zone),
             is_overdue=is_overdue and standing(definition).startswith("on"),
             last=last,

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from ...clock import as_utc
+from ...domain.dst import local_or_utc
 from ...errors import InvalidValue, shown
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
@@ -34,10 +35,19 @@ def when(instant: datetime | None, *, now: datetime, zone: str = "UTC") -> When 
     if instant is None:
         return None
     instant = instant.astimezone(UTC)
-    local = instant.astimezone(ZoneInfo(zone))
+    local = instant.astimezone(ZoneInfo(known_zone(zone)))
     own = None if local.utcoffset() == timedelta(0) else f"{_stamp(local, now, other=instant)} {zone}"
     utc = f"{_stamp(instant, now)} UTC"
     return When(iso=instant.isoformat(timespec="milliseconds"), utc=utc, own=own, zone=zone, away=away(instant - now))
+
+
+def known_zone(name: str) -> str:
+    """Return a time zone that this machine knows: UTC in place of one that it does not."""
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError):  # of a definition that cannot be planned here either
+        return "UTC"
+    return name
 
 
 def _stamp(instant: datetime, now: datetime, other: datetime | None = None) -> str:
@@ -126,12 +136,17 @@ def code_in(text: str) -> list[tuple[bool, str]]:
 
 def read_instant(text: str, *, field: str, zone: str = "UTC") -> datetime:
     """Return what somebody typed as an instant; without an offset it is on the clocks of `zone`."""
+    return as_utc(local_or_utc(read_moment(text, field=field, zone=zone)), field=field)
+
+
+def read_moment(text: str, *, field: str, zone: str = "UTC") -> datetime:
+    """Return what somebody typed as a time; without an offset it is on the clocks of `zone`."""
     try:
         found = datetime.fromisoformat(text.strip().replace(" ", "T", 1) if "T" not in text else text.strip())
     except ValueError:
         remedy = "give it as 2026-03-29 02:15, or with an offset as 2026-03-29T02:15:00+01:00"
         raise InvalidValue(field, f"{shown(text)} is not an instant", remedy) from None
-    return as_utc(found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone)), field=field)
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -103,6 +103,7 @@
           if (wanted) { takeOver(there, wanted); }
         });
         showTickAll();
+        showSelected();
         wait = EVERY;
         say("live", true);
       })
@@ -117,12 +118,23 @@
   function showTickAll() {
     document.querySelectorAll("[data-tm-all]").forEach(function (all) { all.hidden = false; });
   }
+  // How many are selected, on the buttons that act on them; with none they can do nothing, and the server refuses it too.
+  function showSelected() {
+    document.querySelectorAll("[data-tm-selected]").forEach(function (button) {
+      var count = button.form.querySelectorAll("input[name=ids]:checked").length;
+      button.disabled = !count;
+      button.textContent = button.getAttribute("data-tm-selected") + (count ? " " + count : "") + " selected…";
+    });
+  }
   document.addEventListener("change", function (event) {
     var all = event.target;
-    if (!all.matches || !all.matches("[data-tm-all]")) { return; }
-    all.form.querySelectorAll("input[name=" + all.getAttribute("data-tm-all") + "]").forEach(function (one) {
-      one.checked = all.checked;
-    });
+    if (!all.matches) { return; }
+    if (all.matches("[data-tm-all]")) {
+      all.form.querySelectorAll("input[name=" + all.getAttribute("data-tm-all") + "]").forEach(function (one) {
+        one.checked = all.checked;
+      });
+    }
+    showSelected();
   });
 
   // One open menu at a time; Escape and a click beside it close it.
@@ -152,11 +164,12 @@
   });
 
   document.addEventListener("submit", function () { leaving = true; });
-  window.addEventListener("pageshow", function () { leaving = false; plan(); });
+  window.addEventListener("pageshow", function () { leaving = false; showSelected(); plan(); });
   document.addEventListener("visibilitychange", function () { wait = 0; plan(); wait = EVERY; });
 
   showLocal(document);
   showTickAll();
+  showSelected();
   var preview = document.getElementById("tm-preview");
   if (preview) { preview.focus(); }
   plan();

@@ -39,6 +39,7 @@ class Run:
 
 def read_beat(app: Any, path: str | None) -> Contents:
     """Return the app's entries with their last runs from beat's file, if there is one."""
+    load(app)
     file = path or str(app.conf.beat_schedule_filename)
     there = any(os.path.exists(file + suffix) for suffix in SUFFIXES)
     if path and not there:
@@ -47,6 +48,12 @@ def read_beat(app: Any, path: str | None) -> Contents:
     notes = [] if there else [f"there is no {file}, so no last runs are known: all goes on from now"]
     where = f"beat_schedule and {file}" if there else "beat_schedule"
     return Contents(where=where, entries=list(_entries(app, runs)), notes=notes)
+
+
+def load(app: Any) -> None:
+    """Import the app's tasks as beat does when it starts: their modules may add entries."""
+    app.loader.import_default_modules()
+    app.finalize(auto=True)
 
 
 def _entries(app: Any, runs: Mapping[str, Run]) -> Iterator[Entry | Unreadable]:
@@ -72,6 +79,7 @@ def as_in_code(app: Any, contents: Contents) -> Contents:
 
     Every scheduler copies them into its own store, and so does seeding: what is imported must be what seeding would make.
     """
+    load(app)
     code = {name_of(key): entry for key, entry in entries_of(app).items()}
     entries = [_coded(app, entry, code) if isinstance(entry, Entry) else entry for entry in contents.entries]
     return replace(contents, entries=entries)

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from ...domain.schedule import read_zone
 from ...errors import InvalidValue, UnknownSource, nearest, spelled
+from ...scheduler.celery_schedules import zone_of
 from ...store import foreign
 from . import beat, rows
 from .entry import Contents
@@ -75,7 +76,7 @@ def _tables(
 ) -> Contents:
     where = foreign.safe_url(url)
     content = foreign.read_tables(url, tables.names, schema=schema, needed=tables.task)
-    reader = rows.RowReader(tables=tables, content=content, zone=_zone(app), naive=naive, own_zones=own_zones)
+    reader = rows.RowReader(tables=tables, content=content, zone=zone_of(app), naive=naive, own_zones=own_zones)
     return Contents(where=where, entries=list(reader.entries()))
 
 
@@ -90,11 +91,7 @@ def _redbeat(app: Any, place: Place) -> Contents:
     tls = None if place.url else conf.get("redbeat_redis_use_ssl") or (None if stated else conf.broker_use_ssl)
     prefix = place.key_prefix or conf.get("redbeat_key_prefix") or redbeat.DEFAULT_PREFIX
     options = dict(tls) if isinstance(tls, Mapping) else {}
-    return redbeat.read_redis(str(url), prefix=str(prefix), zone=_zone(app), options=options)
-
-
-def _zone(app: Any) -> str:
-    return str(app.conf.timezone or "UTC")
+    return redbeat.read_redis(str(url), prefix=str(prefix), zone=zone_of(app), options=options)
 
 
 def _naive(place: Place) -> tzinfo:

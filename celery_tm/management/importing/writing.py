@@ -169,7 +169,7 @@ class _Writer:
         past, notes = self._past(name, entry, values)
         added = editing.add(
             self.tx, name=name, values=values, actor=self.wishes.actor, origin=self._origin(entry), reason=self.reason,
-            past=past,
+            past=past, source=self._origin(entry),
         )  # fmt: skip
         self.written.append(added)
         return self._told(Outcome.ADDED, added, entry, notes=notes)

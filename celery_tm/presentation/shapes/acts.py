@@ -107,6 +107,19 @@ LOADED = thing(
         "changed": {**NAMES, "description": "definitions that were edited"},
         "unchanged": {**NAMES, "description": "definitions that were so already"},
         "calendars": {**NAMES, "description": "calendars that were written"},
+        "conflicts": list_of(
+            thing(
+                "a field that the file and a person have changed",
+                {
+                    "name": text("name of the definition, or of the calendar"),
+                    "field": text("the field"),
+                    "file": anything("what the file says"),
+                    "database": anything("what stays"),
+                    "task": maybe(text("task of the definition; null: a calendar")),
+                },
+            ),
+            "fields that were left as they are",
+        ),
     },
 )
 EXPORTED = thing(

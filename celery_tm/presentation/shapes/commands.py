@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .components import COMPONENTS
-from .schema import DRAFT, Schema, flag, list_of, mapping, maybe, ref, text, thing
+from .schema import DRAFT, Schema, flag, list_of, mapping, maybe, ref, text, thing, whole
 
 _SCHEMA_UPGRADE = thing(
     "what became of the tables",
@@ -38,6 +38,22 @@ _SWITCHED = {
     "description": "the definition, or with --group a list",
 }
 _EFFECTIVE = mapping("settings by name", ref("EffectiveSetting"))
+_RUN = thing(
+    "what `run --once` did",
+    {
+        "planned": whole("definitions that were planned"),
+        "claimed": whole("due jobs that were taken"),
+        "succeeded": whole("jobs that succeeded"),
+        "retried": whole("jobs that failed and are tried again"),
+        "failed": whole("jobs that failed for good"),
+        "skipped": whole("jobs that were settled elsewhere"),
+        "expired": whole("jobs that came too late to run"),
+        "swept": whole("jobs whose lease had ended"),
+    },
+)
+_TAKE_OVER = thing(
+    "whose the rows are", {"before": text("the app that had them; empty: none"), "after": text("the app that has them now")}
+)
 _COMPLETION = thing("a shell's script", {"shell": text("which shell"), "script": text("what it has to read")})
 _ANSWERS: Mapping[str, Schema] = {
     "status": ref("Status"),
@@ -54,6 +70,7 @@ _ANSWERS: Mapping[str, Schema] = {
         "anyOf": [ref("ChangedDefinition"), ref("Difference")],
         "description": "the definition, or with --dry-run what would change",
     },
+    "definitions restore": ref("ChangedDefinition"),
     "definitions preview": {
         "anyOf": [ref("Difference"), list_of(ref("BothTimes"), "without NAME: the instants of the schedule")],
         "description": "with NAME what would change, else the instants of --schedule",
@@ -96,7 +113,11 @@ _ANSWERS: Mapping[str, Schema] = {
     "history": list_of(ref("Execution"), "the executions, the latest first"),
     "log": list_of(ref("LogLine"), "the lines, in order"),
     "audit": list_of(ref("AuditLine"), "the lines, the latest first"),
+    "rows list": list_of(ref("UnreadableRow"), "the rows that cannot be read"),
+    "rows remove": ref("UnreadableRow"),
+    "run": _RUN,
     "prune": ref("Pruned"),
+    "take-over": _TAKE_OVER,
     "completion": _COMPLETION,
 }
 

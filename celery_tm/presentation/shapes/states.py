@@ -73,7 +73,10 @@ TRY = thing(
     {
         "attempt": whole("which attempt, from 1"),
         "outcome": one_of("how it ended", Outcome),
+        "started_at": maybe(instant("when it began; null: it did not")),
+        "ended_at": instant("when it ended"),
         "seconds": maybe(number("how long it took")),
+        "next_delay": maybe(number("the backoff before the next attempt, in seconds; null: none followed")),
         "error": maybe(text("what it failed with")),
         "worker": maybe(text("which worker ran it")),
     },
@@ -146,8 +149,18 @@ AFFECTED = thing(
         "sample": list_of(ref("DeadLetter"), "the latest of them"),
     },
 )
+UNREADABLE = thing(
+    "a row that this release cannot read",
+    {
+        "table": text("table that it is in"),
+        "id": text("its primary key"),
+        "error": text("why it cannot be read"),
+        "name": maybe(text("what people call it")),
+    },
+)
 
 STATES: Mapping[str, Schema] = {
+    "UnreadableRow": UNREADABLE,
     "Node": NODE,
     "OldestDue": OLDEST_DUE,
     "Status": STATUS,

@@ -10,9 +10,10 @@ import pytest
 
 from celery_tm.domain.definition import Definition, new_definition, retired
 from celery_tm.domain.execution import Execution, Outcome
-from celery_tm.domain.explanation import Change, Explanation, Facts, explained, stamp
+from celery_tm.domain.explanation import Explanation, Facts, explained
 from celery_tm.domain.job import Job, JobState, Slot, Source
 from celery_tm.domain.occurrence import Occurrence, OccurrenceState
+from celery_tm.domain.run_explanation import Change, stamp
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -262,13 +263,13 @@ SILENCES: list[tuple[str, dict[str, Any], str]] = [
         "retired",
         {
             "definition": retired(a_definition(), now=NOON),
-            "switch": a_change("retired", actor="SYSTEM", reason="no longer in beat_schedule"),
+            "switches": [a_change("retired", actor="SYSTEM", reason="no longer in beat_schedule")],
         },
         f"'sync' did not run at {AT_ONE}: it was retired by SYSTEM at 2026-01-01 12:00:00 UTC (no longer in beat_schedule).",
     ),
     (
         "retired, and paused before",
-        {"definition": retired(a_definition(), now=NOON), "switch": a_change("paused")},
+        {"definition": retired(a_definition(), now=NOON), "switches": [a_change("paused")]},
         f"'sync' did not run at {AT_ONE}: it was retired at 2026-01-01 12:00:00 UTC.",
     ),
     (
@@ -444,12 +445,12 @@ def test_every_attempt_is_told_in_order() -> None:
     tries = [
         an_execution(3, Outcome.CANCELLED, started_at=None, worker=None, message="cancelled by ann"),
         an_execution(2, Outcome.SUCCEEDED),
-        an_execution(1, Outcome.FAILED, error="ValueError: 7"),
+        an_execution(1, Outcome.FAILED, error="ValueError: 7", next_delay=MINUTE),
     ]
 
     assert lines(occurrence=failed, executions=tries)[1:4] == [
-        "attempt 1 failed after 5s on w1: ValueError: 7",
-        "attempt 2 succeeded after 5s on w1",
+        "attempt 1 failed after 5s on w1, started at 2026-01-01 13:01:00 UTC, the next one 1m later: ValueError: 7",
+        "attempt 2 succeeded after 5s on w1, started at 2026-01-01 13:02:00 UTC",
         "attempt 3 cancelled: cancelled by ann",
     ]
 
@@ -486,7 +487,7 @@ def test_an_edit_that_waits_is_told() -> None:
     ],
 )  # fmt: skip
 def test_what_is_off_says_who_switched_it_off(values: dict[str, Any], switch: Change | None, line: str) -> None:
-    assert lines(definition=a_definition(**values), switch=switch)[-1] == line
+    assert lines(definition=a_definition(**values), switches=[switch] if switch else [])[-1] == line
 
 
 @pytest.mark.parametrize(
@@ -499,7 +500,7 @@ def test_what_is_off_says_who_switched_it_off(values: dict[str, Any], switch: Ch
     ],
 )  # fmt: skip
 def test_what_was_off_then_says_who_had_switched_it_off(reason: str, switch: Change, last: str) -> None:
-    assert lines(occurrence=an_occurrence(OccurrenceState.SKIPPED, reason=reason), switch=switch)[-1] == last
+    assert lines(occurrence=an_occurrence(OccurrenceState.SKIPPED, reason=reason), switches=[switch])[-1] == last
 
 
 def test_an_explanation_reads_as_an_answer_and_a_list() -> None:

@@ -49,6 +49,10 @@ def test_a_healthy_installation_gets_one_ok_for_each_check() -> None:
     assert [(one.level, one.check) for one in examine(WELL, CHECKS)] == [(Level.OK, check.name) for check in CHECKS]
 
 
+def test_what_runs_as_long_as_usual_or_has_no_usual_duration_is_no_finding() -> None:
+    assert found(replace(WELL, running_longest=[("j", "slow", HOUR, HOUR), ("k", "new", HOUR, None)])) == []
+
+
 LATE = OldestDue(id="j", task="shop.report", run_at=NOW - HOUR)
 
 
@@ -67,6 +71,7 @@ LATE = OldestDue(id="j", task="shop.report", run_at=NOW - HOUR)
         (with_status(expired_leases=2), "note", "expired leases", "2 jobs"),
         (replace(WELL, dispatched_again=[("j", "shop.report", 2)]), "note", "dispatches", "up to 2 times"),
         (replace(WELL, dispatched_again=[("j", "shop.report", 9)]), "warning", "dispatches", "up to 9 times"),
+        (replace(WELL, running_longest=[("j", "t", HOUR, MINUTE)]), "warning", "long running", "running for 1h (job j)"),
         (replace(WELL, stuck=["o1", "o2"]), "warning", "occurrences", "2 occurrences"),
         (replace(WELL, known_tasks=None), "note", "tasks", "no tasks of its own"),
         (replace(WELL, tasks_owed={"shop.reprot": 4}), "warning", "tasks", "4 jobs would run 'shop.reprot'"),

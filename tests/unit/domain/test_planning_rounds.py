@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -89,7 +90,7 @@ def test_rounds_decide_the_same_as_one_that_has_no_limit(
     at_once = plan(definition, now=now, limit=1_000_000)
     decided, after = in_rounds(definition, now=now, limit=limit)
 
-    assert decided == list(at_once.decisions)
+    assert without_reasons(decided) == without_reasons(at_once.decisions)
     assert after == at_once.after
 
 
@@ -284,3 +285,8 @@ def test_windows_tile_time_without_a_gap_and_without_an_overlap(schedule: str, s
         assert made_up[-1][1] == definition.next_after(runs(decided)[-1])
     undecided = [one for one in decided if not made_up or one.scheduled_at >= (made_up[-1][1] or NOON)]
     assert definition.catching_up_from == (undecided[0].scheduled_at if undecided else None)
+
+
+def without_reasons(decisions: Iterable[Decision]) -> list[Decision]:
+    """Return decisions without their words: which earlier run was in the way depends on the rounds."""
+    return [replace(one, reason=None) for one in decisions]

@@ -243,7 +243,7 @@ def test_the_report_of_a_run_that_has_ended() -> None:
     steps[1] = replace(steps[1], attempts=2, started_at=NOON, outcome="failed", settings={"failure_strategy": "fail_fast"})
     attempts = [
         attempt("job-a", 2, Outcome.FAILED, "E: no"),
-        attempt("job-a", 1, Outcome.ORPHANED),
+        replace(attempt("job-a", 1, Outcome.ORPHANED), next_delay=MINUTE),
         attempt("root", 1, Outcome.FAILED),
     ]
     run = run_of(stopped_by="step 'a' failed", settings={"failure_strategy": "fail_fast", "mode": "parallel"})
@@ -256,10 +256,12 @@ def test_the_report_of_a_run_that_has_ended() -> None:
     }  # fmt: skip
     first, second = report["steps"]
     assert (first["name"], first["attempts"], first["seconds"], first["error"]) == ("a", 2, 3.0, "E: no")
-    assert [(one["attempt"], one["outcome"], one["seconds"]) for one in first["tries"]] == [
-        (1, "orphaned", 1.0),
-        (2, "failed", 2.0),
+    assert [(one["attempt"], one["outcome"], one["seconds"], one["next_delay"]) for one in first["tries"]] == [
+        (1, "orphaned", 1.0, 60.0),
+        (2, "failed", 2.0, None),
     ]
+    assert first["tries"][0]["started_at"] == NOON.isoformat()
+    assert first["tries"][0]["ended_at"] == (NOON + SECOND).isoformat()
     assert second == {
         "name": "b", "task": "t", "state": "cancelled", "outcome": "cancelled", "attempts": 0, "job": "job-b",
         "cancelled_by": "step 'a' failed", "tries": [],

@@ -361,7 +361,8 @@ def test_an_expression_of_the_greatest_length_is_read() -> None:
     [
         (5, ["5 is not a schedule", "*/5 * * * *"]),
         (None, ["None is not a schedule"]),
-        (["* * * * *"], ["is not a schedule"]),
+        ([], ["[] is no list of 1 to", "0 8 * * *"]),
+        ([["* * * * *"]], ["another list in it"]),
         ({"kind": "lunar"}, ["unknown kind 'lunar'", "cron"]),
         ({"kind": "chron"}, ["unknown kind 'chron', did you mean 'cron'?"]),
         ({"expression": "* * * * *"}, ["unknown kind None"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import islice, pairwise
 from typing import Any
@@ -50,6 +51,7 @@ walls = st.datetimes(min_value=datetime(1980, 1, 1), max_value=datetime(2037, 1,
 offsets = st.sampled_from(["", "", "Z", "+05:30", "-08:00"])
 
 EXPRESSIONS: dict[str, st.SearchStrategy[str]] = {
+    "any": st.lists(cron, min_size=2, max_size=3).map(json.dumps),
     "cron": cron | st.builds("{} {}".format, field(0, 59), cron),
     "crontab": cron,
     "interval": st.builds("every {}s from {}Z".format, st.integers(1, 10_000_000), walls.map(datetime.isoformat)),

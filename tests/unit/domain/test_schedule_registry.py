@@ -104,6 +104,7 @@ def test_a_package_that_adds_what_is_no_kind_is_named(kind: str, words: list[str
         ("DTSTART:20260101T000000 RRULE:FREQ=DAILY", "rrule"),
         ("RRULE:FREQ=DAILY DTSTART:20260101T000000", "rrule"),
         ("sunset at 52.2,21.0", "solar"),
+        ('["0 8 * * *", "0 20 * * 6"]', "any"),
     ],
 )
 def test_a_text_tells_its_kind(text: str, kind: str) -> None:
@@ -113,7 +114,7 @@ def test_a_text_tells_its_kind(text: str, kind: str) -> None:
 
 def test_every_kind_says_what_is_right() -> None:
     assert all(kind.example().startswith("use ") for kind in KINDS.values())
-    assert set(KINDS) == {"cron", "crontab", "interval", "iso8601", "once", "rrule", "solar", "window"}
+    assert set(KINDS) == {"any", "cron", "crontab", "interval", "iso8601", "once", "rrule", "solar", "window"}
 
 
 def test_the_bad_key_of_a_mapping_is_named_for_every_kind() -> None:

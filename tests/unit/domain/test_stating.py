@@ -81,6 +81,7 @@ TAKEN = [
     ("max_parallel", 8, 8),
     ("terminate", True, True),
     ("on_start", "shop.tell", "shop.tell"),
+    ("on_start_blocking", True, True),
     ("on_complete", "hook:tell", "hook:tell"),
 ]
 
@@ -230,7 +231,7 @@ MALFORMED = [
     ("enabled", 1, "1 is not true or false"),
     ("paused", None, "None is not true or false"),
     ("group", "x" * 101, "101 characters"),
-    ("group", 5, "not text"),
+    ("group", 5, "not a list of names"),
     ("queue", "", "empty"),
     ("queue", "x" * 256, "256 characters"),
     ("priority", 256, "256 is not a priority"),
@@ -269,6 +270,7 @@ MALFORMED = [
     ("max_parallel", 0, "0 is not a count"),
     ("terminate", "yes", "'yes' is not true or false"),
     ("on_start", "", "it is empty"),
+    ("on_start_blocking", "yes", "'yes' is not true or false"),
     ("on_complete", 5, "5 is not text"),
     ("jitter", -5, "-5 is negative"),
     ("jitter", "x", "'x' is not a duration"),
@@ -333,7 +335,8 @@ def test_what_may_be_left_open_can_be_said_to_be_open() -> None:
         "on_start", "on_complete",
     ]  # fmt: skip
 
-    assert check_values(dict.fromkeys(open_ones), zone=Zone()) == dict.fromkeys(open_ones)
+    derived = {"groups": (), "on_start_blocking": False}
+    assert check_values(dict.fromkeys(open_ones), zone=Zone()) == dict.fromkeys(open_ones) | derived
     assert check_values({"excluded": None, "calendars": None}, zone=Zone()) == {"excluded": (), "calendars": ()}
 
 

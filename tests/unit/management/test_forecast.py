@@ -35,7 +35,7 @@ def test_each_hour_has_its_instants_by_definition() -> None:
     assert {hour: count for hour, count in enumerate(found.counts["half hourly"]) if count} == {8: 2, 9: 2}
     assert found.totals[2] == 1
     assert found.totals[8] == 2
-    assert (found.estimated, found.cut) == ([], {})
+    assert found.estimated == []
 
 
 def test_an_instant_at_the_very_beginning_counts_and_one_at_the_very_end_does_not() -> None:
@@ -76,12 +76,11 @@ def test_what_fires_often_in_some_hours_only_is_estimated_as_that() -> None:
     assert sum(found.totals) == 60 * 8 * 5
 
 
-def test_where_the_counting_stops_is_said_and_half_an_hour_is_not_shown_as_a_whole_one() -> None:
+def test_where_the_counting_stops_the_rest_is_estimated_by_its_rate() -> None:
     found = of(a_definition("often", "* * * * *"), a_definition("nightly", "0 0 * * *"), steps=150)
 
-    assert found.cut == {"often": MONDAY + HOUR}
-    assert found.counted_until == MONDAY + HOUR
-    assert found.counts["often"][:2] == [60, 0]
+    assert found.estimated == ["often"]
+    assert set(found.counts["often"]) == {60}
     assert sum(found.counts["nightly"]) == 7
 
 
@@ -90,7 +89,7 @@ def test_definitions_with_the_same_timeline_are_counted_once() -> None:
 
     found = of(*alike, steps=WEEK + 10)
 
-    assert found.cut == {}
+    assert found.estimated == []
     assert set(found.totals) == {1000}
 
 
@@ -103,9 +102,29 @@ def test_ten_thousand_different_definitions_are_counted_as_far_as_the_work_reach
     found = of(*many)
 
     assert time.process_time() - before < 3  # a fraction of a second on a quiet machine
-    assert len(found.cut) > 5_000
-    assert found.counted_until == MONDAY
+    assert len(found.estimated) <= 10_000
     assert sum(found.totals) >= 10_000  # the first of each is known without reading its schedule
+
+
+def test_ordinary_definitions_after_many_busy_ones_are_still_there() -> None:
+    busy = [a_definition(f"busy {n}", f"{n % 60} * * * * *") for n in range(60)]
+    late = [a_definition(f"late {n}", f"{n} 5 * * *") for n in range(60)]
+
+    found = of(*busy, *late, steps=100)
+
+    assert {sum(found.counts[one.name]) for one in late} == {7}
+    assert {found.counts[one.name][4 * 24 + 5] for one in late} == {1}
+    assert set(found.estimated) >= {one.name for one in late}
+
+
+def test_an_estimate_by_rate_goes_no_further_than_the_definition() -> None:
+    ends = replace(a_definition("ends", "0 * * * *"), ends_at=MONDAY + 10 * HOUR)
+    counted = replace(a_definition("counted", "0 * * * *"), max_runs=5)
+
+    found = of(ends, counted, steps=1)
+
+    assert (sum(found.counts["ends"]), sum(found.counts["counted"])) == (11, 5)
+    assert found.totals[11:] == [0] * (WEEK - 11)
 
 
 def test_the_busiest_of_an_hour_come_first() -> None:

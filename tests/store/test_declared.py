@@ -1,0 +1,219 @@
+"""Loading a file or seeding from code never silently reverts a person's edit, on every database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import text
+from tmtest.commands import Cli
+from tmtest.ledger import NOON
+
+from celery_tm import TimeManagement, events
+from celery_tm.domain.declared import Conflict
+from celery_tm.errors import InvalidValue
+from celery_tm.scheduler.seeding import Seeder
+from celery_tm.store.database import Database
+from celery_tm.testing import MovableClock
+
+FILE = """\
+[[calendars]]
+name = "holidays"
+dates = ["2026-12-25"]
+
+[[definitions]]
+name = "nightly"
+task = "effect"
+args = [1]
+schedule = "30 2 * * *"
+queue = "slow"
+max_retries = 3
+calendars = ["holidays"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def noon(tm_clock: MovableClock) -> MovableClock:
+    tm_clock.move_to(NOON)
+    return tm_clock
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "definitions.toml"
+    path.write_text(FILE)
+    return path
+
+
+def seed(app: Celery, **entry: Any) -> None:
+    app.conf.beat_schedule = {"job": {"task": "effect", "schedule": 60, **entry}}
+    app.conf.result_expires = None
+    Seeder(TimeManagement(app).installation).seed_once()
+
+
+def heard(signal: Any) -> list[tuple[str, str, list[str]]]:
+    found: list[tuple[str, str, list[str]]] = []
+
+    def hear(name: str, source: str, fields: list[str], **_: Any) -> None:
+        found.append((name, source, fields))
+
+    signal.connect(hear, weak=False)
+    return found
+
+
+def forget_sources(database: Database) -> None:
+    """Make rows look as an earlier release has left them."""
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE tm_definition SET declared = NULL"))
+        tx.execute(text("UPDATE tm_calendar SET declared = NULL"))
+
+
+def test_two_administrators_who_change_different_fields_both_get_their_way(tm: TimeManagement, file: Path) -> None:
+    tm.definitions.load(file, actor="deploy")
+    tm.definitions.update("nightly", schedule="0 4 * * *", max_retries=9, actor="ann")
+    file.write_text(FILE.replace('"slow"', '"fast"'))
+    loaded = tm.definitions.load(file, actor="bob")
+    assert (loaded.changed, loaded.conflicts) == (["nightly"], [])
+    found = tm.definitions.get("nightly")
+    assert (found.schedule, found.max_retries, found.queue) == ("0 4 * * *", 9, "fast")
+    assert tm.definitions.load(file).unchanged == ["nightly"]
+    assert tm.definitions.get("nightly").schedule == "0 4 * * *"
+
+
+def test_of_two_who_change_the_same_field_the_database_stays_and_it_is_reported(tm: TimeManagement, file: Path) -> None:
+    told = heard(events.definition_conflict)
+    tm.definitions.load(file, actor="deploy")
+    tm.definitions.update("nightly", queue="hers", actor="ann")
+    file.write_text(FILE.replace('"slow"', '"fast"').replace("= 3", "= 5"))
+    loaded = tm.definitions.load(file, actor="bob")
+    conflict = Conflict(name="nightly", field="queue", file="fast", database="hers", task="effect")
+    assert (loaded.changed, loaded.conflicts) == (["nightly"], [conflict])
+    found = tm.definitions.get("nightly")
+    assert (found.queue, found.max_retries) == ("hers", 5)
+    assert told == [("nightly", "file", ["queue"])]
+    again = tm.definitions.load(file)
+    assert (again.unchanged, again.conflicts) == (["nightly"], [conflict]), "it is reported until somebody decides"
+    [finding] = [one for one in tm.doctor() if one.check == "edits"]
+    assert (finding.level, finding.objects) == ("warning", ["nightly"])
+    assert tm.definitions.load(file, force=True).changed == ["nightly"]
+    assert tm.definitions.get("nightly").queue == "fast"
+    assert [one.level for one in tm.doctor() if one.check == "edits"] == ["ok"]
+    assert tm.definitions.load(file).conflicts == []
+
+
+def test_a_graceful_edit_that_waits_is_not_taken_back_by_a_load(tm: TimeManagement, file: Path) -> None:
+    tm.definitions.load(file)
+    tm.definitions.update("nightly", queue="hers", policy="graceful", actor="ann")
+    tm.definitions.load(file)
+    waiting = tm.definitions.get("nightly").waiting_edit
+    assert waiting is not None
+    assert waiting.values == {"queue": "hers"}
+
+
+def test_only_what_is_missing_is_added(tm: TimeManagement, file: Path) -> None:
+    tm.definitions.load(file)
+    more = '\n[[definitions]]\nname = "often"\ntask = "effect"\nargs = [1]\nschedule = "every 10s"\n'
+    file.write_text(FILE.replace('"slow"', '"fast"').replace("12-25", "12-24") + more)
+    loaded = tm.definitions.load(file, only_new=True)
+    assert (loaded.added, loaded.changed, loaded.unchanged, loaded.calendars) == (["often"], [], ["nightly"], [])
+    assert tm.definitions.get("nightly").queue == "slow"
+    with pytest.raises(InvalidValue, match="only_new"):
+        tm.definitions.load(file, only_new=True, force=True)
+
+
+def test_a_calendar_that_a_person_changed_is_not_reverted(tm: TimeManagement, file: Path) -> None:
+    tm.definitions.load(file)
+    tm.calendars.set("holidays", ["2026-12-25", "2026-12-26"], actor="ann")
+    assert tm.definitions.load(file).calendars == []
+    assert tm.calendars.get("holidays").entries == ("2026-12-25", "2026-12-26")
+    file.write_text(FILE.replace("12-25", "12-24"))
+    loaded = tm.definitions.load(file)
+    assert [(one.name, one.field) for one in loaded.conflicts] == [("holidays", "dates")]
+    assert tm.definitions.load(file, force=True).calendars == ["holidays"]
+    file.write_text(FILE.replace("12-25", "12-23"))
+    assert tm.definitions.load(file).calendars == ["holidays"], "nobody has changed it since"
+    tm.calendars.set("by hand", ["2026-01-01"])
+    file.write_text('definitions = []\n[[calendars]]\nname = "by hand"\ndates = ["2026-01-06"]\n')
+    assert [one.name for one in tm.definitions.load(file).conflicts] == ["by hand"]
+
+
+def test_a_definition_of_an_earlier_release_keeps_what_a_person_changed(
+    tm: TimeManagement, database: Database, file: Path
+) -> None:
+    tm.definitions.load(file, actor="deploy")
+    tm.definitions.update("nightly", queue="hers", actor="ann")
+    tm.pause("nightly", actor="ann")
+    forget_sources(database)
+    assert tm.definitions.load(file).unchanged == ["nightly"], "the file has not changed"
+    forget_sources(database)
+    file.write_text(FILE.replace('"slow"', '"fast"').replace("= 3", "= 5"))
+    loaded = tm.definitions.load(file)
+    assert [one.field for one in loaded.conflicts] == ["queue"]
+    found = tm.definitions.get("nightly")
+    assert (found.queue, found.max_retries, found.paused) == ("hers", 5, True)
+
+
+def test_of_an_earlier_release_without_versions_a_person_s_last_word_stays(
+    tm: TimeManagement, database: Database, file: Path
+) -> None:
+    tm.definitions.load(file)
+    tm.definitions.update("nightly", queue="hers", actor="ann")
+    forget_sources(database)
+    with database.transaction() as tx:
+        tx.execute(text("DELETE FROM tm_version WHERE version = 1"))
+    assert [one.field for one in tm.definitions.load(file).conflicts] == ["queue"]
+    forget_sources(database)
+    with database.transaction() as tx:
+        tx.execute(text("DELETE FROM tm_version"))
+    assert tm.definitions.load(file).changed == ["nightly"]
+
+
+def test_seeding_leaves_a_person_s_edit_and_reports_a_conflict_at_every_start(tm: TimeManagement, app: Celery) -> None:
+    told = heard(events.definition_conflict)
+    seed(app, options={"queue": "slow"})
+    tm.definitions.update("job", queue="hers", schedule="every 5m", actor="ann")
+    seed(app, options={"queue": "slow"})
+    assert (tm.definitions.get("job").queue, told) == ("hers", [])
+    for _ in range(2):
+        seed(app, task="plain", options={"queue": "fast"})
+    found = tm.definitions.get("job")
+    assert (found.queue, found.schedule, found.task) == ("hers", "every 5m", "plain")
+    assert told == [("job", f"beat_schedule:{app.main}", ["queue"])] * 2
+    [finding] = [one for one in tm.doctor() if one.check == "edits"]
+    assert "job: queue" in finding.text
+
+
+def test_an_option_that_a_person_set_is_not_taken_out_with_the_code_s(tm: TimeManagement, app: Celery) -> None:
+    seed(app, options={"queue": "slow"})
+    tm.definitions.update("job", priority=7, actor="ann")
+    seed(app, options={"queue": "slow"}, schedule=120)  # a version that the code wrote, with her priority in it
+    seed(app, schedule=120)
+    found = tm.definitions.get("job")
+    assert (found.queue, found.priority, found.schedule) == (None, 7, "every 2m")
+    seed(app, schedule=120, options={"queue": "slow"})
+    assert tm.definitions.get("job").queue == "slow"
+
+
+def test_a_conflict_is_a_line_of_the_table_and_with_strict_an_exit_code(tm: TimeManagement, app: Celery, file: Path) -> None:
+    tm.definitions.load(file)
+    tm.definitions.update("nightly", queue="hers", actor="ann")
+    file.write_text(FILE.replace('"slow"', '"fast"'))
+    load = ("definitions", "load", str(file))
+    output = Cli(app).run(*load).stdout
+    assert output.split("conflicts: 1")[1].splitlines()[2].split() == ["nightly", "queue", "fast", "hers"]
+    Cli(app).run(*load, "--strict", code=1)
+    assert json.loads(Cli(app).run(*load, "--strict", "--json", code=1).stdout)["conflicts"][0]["field"] == "queue"
+    assert "exclude each other" in Cli(app).misused(*load, "--force", "--only-new")
+    assert tm.definitions.get("nightly").queue == "hers"
+    Cli(app).run(*load, "--force", "--strict")
+    assert tm.definitions.get("nightly").queue == "fast"
+
+
+def test_a_file_that_names_an_unknown_task_is_refused_also_where_it_conflicts(tm: TimeManagement, file: Path) -> None:
+    tm.definitions.add(name="etl", schedule="@daily", steps=[{"name": "a", "task": "effect", "args": [1]}])
+    file.write_text('[[definitions]]\nname = "etl"\nschedule = "@daily"\nsteps = [{ name = "b", task = "efect" }]\n')
+    with pytest.raises(InvalidValue, match="unknown task 'efect'"):
+        tm.definitions.load(file)

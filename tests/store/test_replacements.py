@@ -1,0 +1,293 @@
+"""self.replace() under a dedupe key: one body at a time, one success, and every job ends, on every database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord
+from kombu.exceptions import OperationalError
+from sqlalchemy import update
+from tmtest.courier import Courier, owed
+
+from celery_tm import Task, TimeManagement, defer
+from celery_tm.domain.execution import Outcome
+from celery_tm.recovery.sweeper import sweep
+from celery_tm.store import executions, keys, tables
+from celery_tm.store.database import Database
+from celery_tm.testing import MovableClock
+from celery_tm.worker import context as contexts
+
+
+class Killed(BaseException):
+    """Represents a worker that is killed: nothing of ours or of Celery's handles it."""
+
+
+class Strange:
+    """An argument that no JSON holds."""
+
+
+@pytest.fixture
+def bodies() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def courier(tm: TimeManagement, app: Celery, bodies: list[Any]) -> Courier:
+    app.conf.update(result_backend="cache+memory://", result_chord_retry_interval=0.01)
+
+    def count_down(self: Task, n: int, *rest: Any) -> Any:
+        bodies.append(n)
+        return self.replace(self.s(n - 1, *rest)) if n else "done"
+
+    def make(name: str, **options: Any) -> None:
+        app.task(base=Task, bind=True, name=name, shared=False, max_retries=0, **options)(count_down)
+
+    make("one_key", key="one")
+    make("one_key_at_a_time", key="one", concurrency_key="turns")
+    make("one_key_transactional", key="one", transactional=True)
+    make("own_keys", key="own:{0}")
+    make("no_rule")
+
+    @app.task(base=Task, name="join", shared=False)
+    def join(values: Any) -> Any:
+        return "+".join(values) if isinstance(values, list) else values + "!"
+
+    return Courier(tm)
+
+
+KINDS = ("one_key", "one_key_at_a_time", "one_key_transactional")
+
+
+def outcomes(tm: TimeManagement, id: str) -> list[Outcome]:
+    with tm.installation.database.transaction(write=False) as tx:
+        return [one.outcome for one in reversed(executions.of_job(tx, id))]
+
+
+def lose_leases(tm: TimeManagement) -> None:
+    """Let every lease end, and sweep."""
+    with tm.installation.database.transaction() as tx:
+        tx.execute(update(tables.job).where(tables.job.c.state != "pending").values(lease_until=tx.now))
+    sweep(tm.installation.database, default=tm.installation.default_policy, limit=100)
+
+
+def deliver_one_by_one(courier: Courier) -> None:
+    """Deliver what is there before what it publishes, so that each replacement meets the other calls."""
+    for _ in range(20):
+        courier.dispatch()
+        messages = courier.collect()
+        if not messages:
+            return
+        for message in messages:
+            courier.deliver(message)
+    raise AssertionError("there is no end to the messages")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_one_key_at_once_run_one_body_and_its_replacements(
+    app: Celery, courier: Courier, database: Database, bodies: list[Any], kind: str
+) -> None:
+    results = [app.tasks[kind].delay(2) for _ in range(3)]
+    deliver_one_by_one(courier)
+    assert bodies == [2, 1, 0]
+    assert results[0].get(timeout=5) == "done"
+    assert owed(database) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chord_of_calls_of_one_key_goes_on_with_the_one_success(
+    app: Celery, courier: Courier, database: Database, bodies: list[Any], noon: MovableClock, kind: str
+) -> None:
+    result = chord([app.tasks[kind].s(1) for _ in range(3)], app.tasks["join"].s()).apply_async()
+    for _ in range(5):
+        deliver_one_by_one(courier)
+        noon.forward("1m")
+    assert bodies == [1, 0]
+    assert result.get(timeout=5) == "done+done+done"
+    assert owed(database) == []
+
+
+def test_a_chain_goes_on_after_replacements(app: Celery, courier: Courier, database: Database, bodies: list[Any]) -> None:
+    result = chain(app.tasks["one_key"].s(2), app.tasks["join"].s()).apply_async()
+    app.tasks["one_key"].delay(2)
+    deliver_one_by_one(courier)
+    assert (bodies, result.get(timeout=5)) == ([2, 1, 0], "done!")
+    assert owed(database) == []
+
+
+@pytest.mark.parametrize("rest", [(), (Strange(),)], ids=["json", "pickled"])
+def test_the_key_is_taken_while_the_replacement_is_on_its_way(
+    app: Celery, courier: Courier, tm: TimeManagement, database: Database, bodies: list[Any], rest: Any
+) -> None:
+    app.conf.update(task_serializer="pickle", accept_content=["json", "pickle"])
+    first = app.tasks["one_key"].apply_async((1, *rest))
+    courier.deliver(courier.collect()[0])
+    replacement = courier.collect()
+    second = app.tasks["one_key"].delay(1)
+    assert defer(app.tasks["one_key"].s(5), on_duplicate="replace").id == first.id
+    deliver_one_by_one(courier)
+    assert (bodies, outcomes(tm, second.id)) == ([1], [])
+    for message in replacement * 2:
+        courier.deliver(message)
+    deliver_one_by_one(courier)
+    assert (bodies, first.get(timeout=5)) == ([1, 0], "done")
+    assert outcomes(tm, first.id) == [Outcome.REPLACED, Outcome.SUCCEEDED]
+    assert owed(database) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_worker_that_dies_around_sending_a_replacement_leaves_the_key_taken(
+    app: Celery,
+    courier: Courier,
+    tm: TimeManagement,
+    bodies: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    noon: MovableClock,
+    when: str,
+) -> None:
+    task = app.tasks["one_key"]
+    result = task.delay(1)
+    [message] = courier.collect()
+    send = task.apply_async
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        if when == "after":
+            send(*args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "apply_async", die)
+        with pytest.raises(Killed):
+            courier.deliver(message)
+    contexts.leave()
+    lost = courier.collect()
+    other = task.delay(1)
+    courier.deliver(courier.collect()[0])
+    lose_leases(tm)
+    noon.forward("1m")
+    courier.deliver_all()
+    for one in lost:
+        courier.deliver(one)
+    courier.deliver_all()
+    assert (bodies, result.get(timeout=5)) == ([1, 0], "done")
+    assert outcomes(tm, result.id) == [Outcome.REPLACED, Outcome.SUCCEEDED]
+    assert outcomes(tm, other.id) == []
+    assert owed(tm.installation.database) == []
+
+
+def test_a_replacement_that_the_broker_loses_is_sent_again(
+    app: Celery, courier: Courier, database: Database, bodies: list[Any], noon: MovableClock
+) -> None:
+    result = app.tasks["one_key"].delay(1)
+    courier.deliver(courier.collect()[0])
+    assert len(courier.collect()) == 1
+    noon.forward("11m")
+    courier.deliver_all()
+    assert (bodies, result.get(timeout=5)) == ([1, 0], "done")
+    assert owed(database) == []
+
+
+def test_a_replacement_whose_own_key_has_succeeded_is_recorded_and_answered(
+    app: Celery, courier: Courier, tm: TimeManagement, database: Database, bodies: list[Any]
+) -> None:
+    task = app.tasks["own_keys"]
+    earlier, result = task.delay(0), task.delay(1)
+    deliver_one_by_one(courier)
+    assert bodies == [0, 1]
+    assert (earlier.get(timeout=5), result.get(timeout=5)) == ("done", "done")
+    assert outcomes(tm, result.id) == [Outcome.REPLACED, Outcome.DEDUPLICATED]
+    assert owed(database) == []
+
+
+def test_a_replacement_whose_own_key_is_in_process_waits_for_it(
+    app: Celery, courier: Courier, tm: TimeManagement, database: Database, bodies: list[Any], noon: MovableClock
+) -> None:
+    task = app.tasks["own_keys"]
+    result = task.delay(1)
+    [message] = courier.collect()
+    pending = defer(task.s(0), delay="1h")
+    courier.deliver(message)
+    courier.deliver_all()
+    assert bodies == [1]
+    noon.forward("2h")
+    for _ in range(5):
+        deliver_one_by_one(courier)
+        noon.forward("1m")
+    assert (bodies, result.get(timeout=5)) == ([1, 0], "done")
+    assert outcomes(tm, result.id) == [Outcome.REPLACED, Outcome.DEDUPLICATED]
+    assert outcomes(tm, pending.id) == [Outcome.SUCCEEDED]
+    assert owed(database) == []
+
+
+def test_a_key_that_a_job_was_deferred_with_is_kept_by_its_replacement(
+    app: Celery, courier: Courier, tm: TimeManagement, bodies: list[Any]
+) -> None:
+    job = defer(app.tasks["no_rule"].s(1), key="chosen")
+    courier.dispatch()
+    courier.deliver(courier.collect()[0])
+    assert defer(app.tasks["no_rule"].s(1), key="chosen").id == job.id
+    courier.deliver_all()
+    assert bodies == [1, 0]
+    with tm.installation.database.transaction(write=False) as tx:
+        done = keys.find_kept(tx, "no_rule", "chosen")
+    assert done is not None
+    assert done.job == job.id
+
+
+@pytest.mark.parametrize("key", ["later", None])
+def test_a_replacement_far_ahead_waits_for_its_time(
+    app: Celery, courier: Courier, database: Database, bodies: list[Any], noon: MovableClock, key: str | None
+) -> None:
+    @app.task(base=Task, bind=True, name="later", shared=False, key=key)
+    def later(self: Task, n: int) -> Any:
+        bodies.append(n)
+        return self.replace(self.s(n - 1).set(countdown=7200)) if n else "done"
+
+    result = later.delay(1)
+    deliver_one_by_one(courier)
+    noon.forward("1h")
+    deliver_one_by_one(courier)
+    assert bodies == [1]
+    noon.forward("2h")
+    deliver_one_by_one(courier)
+    assert (bodies, result.get(timeout=5)) == ([1, 0], "done")
+    assert owed(database) == []
+
+
+def test_a_replacement_that_the_broker_refuses_is_sent_when_it_is_back(
+    app: Celery, courier: Courier, database: Database, bodies: list[Any], noon: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = app.tasks["one_key"].delay(1)
+    [message] = courier.collect()
+
+    def is_away(*_: Any, **__: Any) -> Any:
+        raise OperationalError("the broker is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app.amqp, "send_task_message", is_away)
+        courier.deliver(message)
+    assert courier.deliver_all() == 0
+    noon.forward("1m")
+    deliver_one_by_one(courier)
+    assert (bodies, result.get(timeout=5)) == ([1, 0], "done")
+    assert owed(database) == []
+
+
+def test_jobs_of_a_chunk_keep_their_keys_for_their_replacements(
+    app: Celery, courier: Courier, tm: TimeManagement, database: Database, bodies: list[Any], noon: MovableClock
+) -> None:
+    @app.task(base=Task, bind=True, name="many", shared=False, key="many:{1}", chunk=10, max_retries=0)
+    def many(self: Task, n: int, name: str) -> Any:
+        bodies.append((n, name))
+        return self.replace(self.s(n - 1, name)) if n else "done"
+
+    jobs = [defer(many.s(1, name), delay="1m") for name in "ab"]
+    noon.forward("2m")
+    courier.dispatch()
+    [message] = courier.collect()
+    courier.deliver(message)
+    assert [defer(many.s(1, name)).id for name in "ab"] == [job.id for job in jobs]
+    deliver_one_by_one(courier)
+    assert sorted(bodies) == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    assert [outcomes(tm, job.id) for job in jobs] == [[Outcome.REPLACED, Outcome.SUCCEEDED]] * 2
+    assert owed(database) == []

@@ -1,0 +1,192 @@
+"""Edits that wait for a given time, restored versions and the default update policy, on every database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from tmtest.commands import Cli
+from tmtest.ledger import HOUR, MINUTE, NOON, add, plan, rows
+
+from celery_tm import Scheduler, TimeManagement
+from celery_tm.errors import InvalidValue
+from celery_tm.settings import Settings
+from celery_tm.testing import MovableClock
+
+AT = NOON + 15 * MINUTE
+
+
+@pytest.fixture(autouse=True)
+def noon(tm_clock: MovableClock) -> MovableClock:
+    tm_clock.move_to(NOON)
+    return tm_clock
+
+
+def decided(tm: TimeManagement) -> list[tuple[float, int]]:
+    return [((row.scheduled_at - NOON) / MINUTE, row.version) for row in rows(tm)]
+
+
+@pytest.mark.parametrize("steps", [30, 1], ids=["in time", "late"])
+def test_before_its_time_the_old_values_hold_and_from_it_on_the_new(
+    tm: TimeManagement, noon: MovableClock, steps: int
+) -> None:
+    add(tm, schedule="*/10 * * * *", overlap="allow", recovery="all")
+    waiting = tm.definitions.update("tick", schedule="*/5 * * * *", queue="fast", at="2026-06-01T14:15+02:00", actor="ann")
+    assert (waiting.version, waiting.schedule, waiting.waiting_edit.at) == (1, "*/10 * * * *", AT)
+    for step in range(1, steps + 1):
+        noon.move_to(NOON + step * (30 // steps) * MINUTE)
+        plan(tm)
+    assert decided(tm)[:5] == [(10, 1), (15, 2), (20, 2), (25, 2), (30, 2)]
+    queues = {(job.scheduled_at - NOON) / MINUTE: job.queue for job in tm.jobs()}
+    assert (queues[10], queues[15]) == (None, "fast")
+    after = tm.definitions.get("tick")
+    assert (after.version, after.next_edit, after.updated_by) == (2, None, "ann")
+
+
+def test_it_takes_over_in_time_where_the_old_rule_would_sleep_for_long(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="0 0 1 1 *")
+    tm.definitions.update("tick", schedule="* * * * *", at=AT)
+    assert tm.definitions.get("tick").next_run_at == AT
+    noon.move_to(AT)
+    plan(tm)
+    assert decided(tm) == [(15, 2)]
+
+
+def test_one_that_has_run_as_often_as_it_may_goes_on_with_the_edit(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, max_runs=1, overlap="allow")
+    noon.forward("1m")
+    plan(tm)
+    tm.definitions.update("tick", max_runs=3, at=AT)
+    noon.move_to(AT + MINUTE)
+    plan(tm)
+    assert decided(tm) == [(1, 1), (15, 2), (16, 2)]
+
+
+def test_an_edit_made_meanwhile_comes_first_and_one_made_later_finds_it_applied(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    add(tm, schedule="0 0 1 1 *")
+    tm.definitions.update("tick", queue="later", at=AT)
+    assert tm.definitions.update("tick", priority=3).version == 2
+    noon.move_to(AT + MINUTE)  # and no beat has looked
+    after = tm.definitions.update("tick", priority=4)
+    assert (after.queue, after.priority, after.version) == ("later", 4, 4)
+
+
+def test_a_field_that_is_stated_again_is_taken_back_from_the_edit(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="0 0 1 1 *")
+    tm.definitions.update("tick", queue="later", at=AT)
+    after = tm.definitions.update("tick", queue="now")
+    assert (after.queue, after.next_edit) == ("now", None)
+    assert tm.definitions.get("tick").next_run_at > AT
+
+
+def test_a_second_edit_waits_for_the_same_time_or_is_refused(tm: TimeManagement) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.definitions.update("tick", queue="later", at=AT)
+    both = tm.definitions.update("tick", priority=3, at=AT)
+    assert both.waiting_edit.values == {"queue": "later", "priority": 3}
+    with pytest.raises(InvalidValue, match="takes over at 2026-06-01T12:15"):
+        tm.definitions.update("tick", max_retries=1, at=AT + HOUR)
+    with pytest.raises(InvalidValue, match="takes over at"):
+        tm.definitions.update("tick", max_retries=1, policy="graceful")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"at": NOON}, "is not to come"),
+        ({"at": "tomorrow"}, "not a date and time"),
+        ({"at": "2027-01-01T00:00"}, "at:"),
+        ({"at": AT, "policy": "graceful"}, "leave one of them out"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(tm: TimeManagement, values: Any, words: str) -> None:
+    add(tm)
+    with pytest.raises(InvalidValue, match=words):
+        tm.definitions.update("tick", queue="q", **values)
+    assert tm.definitions.get("tick").next_edit is None
+
+
+def test_a_preview_of_it_keeps_what_comes_before(tm: TimeManagement) -> None:
+    add(tm, schedule="*/10 * * * *")
+    seen = tm.definitions.preview("tick", schedule="*/15 * * * *", at=AT, within="30m")
+    minutes = [[(at - NOON) / MINUTE for at in part] for part in (seen.kept, seen.added, seen.removed)]
+    assert minutes == [[10, 30], [15], [20]]
+
+
+def test_beat_wakes_up_for_it(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
+    scheduler = Scheduler(app)
+    scheduler.tick()
+    add(tm, schedule="0 0 1 1 *")
+    tm.definitions.update("tick", schedule="* * * * *", at=AT)
+    noon.move_to(AT)
+    scheduler.tick()
+    scheduler.close()
+    assert tm.definitions.get("tick").version == 2
+    assert decided(tm) == [(15, 2)]
+
+
+def test_a_version_is_restored_and_what_is_on_stays_on(tm: TimeManagement) -> None:
+    add(tm, queue="first", kwargs={"a": 1}, timezone="Europe/Warsaw")
+    tm.definitions.update("tick", queue=None, schedule="0 3 * * *", priority=3, timezone="UTC", kwargs={})
+    tm.pause("tick")
+    after = tm.definitions.restore("tick", version=1, actor="ann")
+    first = tm.definitions.versions("tick")[-1].stated
+    latest = tm.definitions.versions("tick")[0]
+    assert (after.version, latest.action, latest.actor) == (4, "restore", "ann")
+    assert {**latest.stated, "paused": None} == {**first, "paused": None}
+    assert (after.queue, after.priority, after.timezone, after.paused) == ("first", None, "Europe/Warsaw", True)
+    with pytest.raises(InvalidValue, match="no version 9"):
+        tm.definitions.restore("tick", version=9)
+
+
+def test_steps_are_restored_too_and_give_way_to_a_task(tm: TimeManagement) -> None:
+    steps = [{"name": "a", "task": "effect", "args": [1]}, {"name": "b", "task": "effect", "args": [2]}]
+    tm.definitions.add(name="etl", schedule="@daily", steps=steps, failure_strategy="fail_fast")
+    tm.definitions.update("etl", steps=steps[:1], failure_strategy=None)
+    after = tm.definitions.restore("etl", version=1)
+    assert ([step["name"] for step in after.steps], after.failure_strategy) == (["a", "b"], "fail_fast")
+
+
+def test_restoring_may_wait_too(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, queue="first")
+    tm.definitions.update("tick", queue="second")
+    assert tm.definitions.restore("tick", version=1, at=AT).queue == "second"
+    noon.move_to(AT)
+    plan(tm)
+    assert tm.definitions.get("tick").queue == "first"
+
+
+def test_the_default_policy_is_a_setting(tm: TimeManagement) -> None:
+    from dataclasses import replace
+
+    assert tm.settings.tm_update_policy == "immediate"
+    add(tm)
+    tm.installation.settings = replace(tm.settings, tm_update_policy="graceful")
+    assert tm.definitions.update("tick", queue="q").next_edit is not None
+    assert tm.definitions.update("tick", queue="r", policy="immediate").queue == "r"
+
+
+def test_commands_take_a_time_and_restore(tm: TimeManagement, app: Celery) -> None:
+    cli = Cli(app)
+    add(tm, queue="first", timezone="Europe/Warsaw")
+    told = cli.json("definitions", "edit", "tick", "--queue", "second", "--at", "2026-06-01T14:15")
+    assert told["edit_waits_until"] == AT.isoformat()
+    assert "at 2026-06-01 12:15:00 UTC: queue=second" in cli.run("definitions", "show", "tick").stdout
+    assert "exclude each other" in cli.misused(
+        "definitions", "edit", "tick", "--queue", "x", "--at", "2026-06-01T14:15", "--policy", "graceful"
+    )
+    cli.run("definitions", "edit", "tick", "--queue", "third")
+    assert cli.json("definitions", "restore", "tick", "--version", "1")["version"] == 3
+    assert tm.definitions.get("tick").queue == "first"
+    assert "no version 9" in cli.refused("definitions", "restore", "tick", "--version", "9")
+
+
+def test_a_default_policy_that_is_none_is_refused() -> None:
+    from celery_tm.settings import read_settings
+
+    with pytest.raises(InvalidValue, match="did you mean 'graceful'"):
+        read_settings({"tm_update_policy": "gracefull"}, {})
+    assert Settings().tm_update_policy == "immediate"
