@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,6 +127,28 @@ def _is_anothers_turn(item: pytest.Item, database: str) -> bool:
         return False
     others = [one for one in DATABASES if one != FIRST_DATABASE]
     return others[number % len(others)] != database
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape lone surrogates in what a test printed: xdist cannot send them, and would end the whole run instead."""
+    report = yield
+    report.sections = [(name, _sendable(content)) for name, content in report.sections]
+    if report.longrepr is not None and (shown := str(report.longrepr)) != _sendable(shown):
+        report.longrepr = _sendable(shown)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_warning_recorded(warning_message: Any) -> None:
+    """Do the same for warnings."""
+    shown = str(warning_message.message)
+    if shown != _sendable(shown):
+        warning_message.message = UserWarning(_sendable(shown))
+
+
+def _sendable(shown: str) -> str:
+    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def pytest_report_header() -> str:
