@@ -17,7 +17,7 @@ from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
 from ..domain.workflow import Mode, Strategy
 from . import calendars, tables
-from .database import Transaction
+from .database import UNNAMED, Transaction
 from .exclusions import leave_out
 from .rows import UNREADABLE
 from .types import Instant
@@ -107,10 +107,13 @@ def pause(tx: Transaction, value: Definition, *, version: int) -> bool:
 
 
 def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None:
-    """Return the definition of this name."""
+    """Return the definition of this name: this app's own, else one that names no app and no other app can adopt."""
     if not name.isprintable():  # no definition is called that, and some databases refuse the question
         return None
-    return _first(tx, and_(definition.c.app == tx.app, definition.c.name == name), lock=lock)
+    own = _first(tx, and_(definition.c.app == tx.app, definition.c.name == name), lock=lock)
+    if own is not None or tx.app == UNNAMED or tx.foreign:
+        return own
+    return _first(tx, and_(definition.c.app == UNNAMED, definition.c.name == name), lock=lock)
 
 
 def find_all(tx: Transaction, wanted: Sequence[str]) -> list[Definition]:

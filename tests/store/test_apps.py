@@ -284,6 +284,41 @@ def test_what_was_written_before_the_first_beat_is_taken_over(tm: TimeManagement
     web.installation.database.dispose()
 
 
+def test_a_definition_is_found_though_its_beat_died_before_it_adopted_it(tm: TimeManagement) -> None:
+    web = another(tm, "web")
+    add(web)
+    tm.installation.database.serve_own_app()
+    tm.installation.database.run(apps.register)
+    look_again(web)
+    assert web.definitions.get("nightly").app == ""
+    web.disable("nightly", reason="month end")
+    begin(tm)
+    found = tm.definitions.get("nightly")
+    assert (found.app, found.enabled) == ("tmtest", False)
+    web.installation.database.dispose()
+
+
+def test_an_app_is_registered_and_adopts_its_rows_in_one_transaction(
+    tm: TimeManagement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = another(tm, "web")
+    add(web)
+    beat = Scheduler(app=tm.app)
+    tm.installation.database.serve_own_app()
+
+    def dies(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("celery_tm.store.apps._take_definitions", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            beat._warn_of_strays()
+    assert tm.installation.database.run(apps.registered) == frozenset()
+    beat._warn_of_strays()
+    assert tm.definitions.get("nightly").app == "tmtest"
+    web.installation.database.dispose()
+
+
 @pytest.mark.parametrize("named", [None, "shop"])
 def test_an_upgrade_shows_what_was_there_before(tm: TimeManagement, named: str | None) -> None:
     shop = another(tm, "shop", tm_app=named)
