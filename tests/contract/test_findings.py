@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def test_every_finding_names_its_commit_and_tests_that_exist(id: str) -> None:
     assert named, f"{id} names no test"
     for path, test in named:
         assert test in _tests_in(PROJECT / path), f"{id}: {path} has no {test}"
+
+
+def test_every_commit_that_the_page_names_is_in_the_history() -> None:
+    if not (PROJECT / ".git").exists() or _git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("needs a clone with its whole history")
+    for commit in sorted(set(re.findall(r"`([0-9a-f]{7,12})`", "".join(ROWS.values())))):
+        assert _git("cat-file", "-t", commit) == "commit", f"{commit} is no commit of this history"
+
+
+def _git(*command: str) -> str:
+    done = subprocess.run(["git", *command], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip()
 
 
 def _tests_in(path: Path) -> set[str]:
