@@ -69,9 +69,12 @@ def test_a_name_is_there_once(tm: TimeManagement) -> None:
 
 
 def test_an_edit_makes_a_version_and_an_audit_line(tm: TimeManagement, database: Database) -> None:
-    add(tm, actor="ann")
+    first = add(tm, actor="ann")
+    assert (first.created_by, first.updated_by, first.updated_at) == ("ann", "ann", first.created_at)
     edited = tm.definitions.update("tick", version=1, schedule="every 10s", max_retries=1, actor="bob")
     assert (edited.version, edited.schedule_kind, edited.schedule, edited.updated_by) == (2, "interval", "every 10s", "bob")
+    assert (edited.created_by, edited.created_at) == ("ann", first.created_at)
+    assert edited.updated_at > first.updated_at
     assert tm.definitions.get("tick") == edited
     [edit, added] = audited(database)
     assert edit[:2] == ("edit", "bob")

@@ -11,6 +11,7 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
+from tmtest.app import make_app
 from tmtest.courier import Courier
 
 from celery_tm import TimeManagement, defer, defer_many
@@ -152,6 +153,18 @@ def test_a_tick_plans_and_dispatches_and_says_how_long_to_wait(app: Celery, tm: 
     assert len(received(app)) == 1
     scheduler.close()
     scheduler.close()
+
+
+@pytest.mark.parametrize("seconds", [0.25, 20])
+def test_beat_looks_again_after_the_polling_interval_that_is_stated(database_url: str, seconds: float) -> None:
+    app = make_app({"broker_url": "memory://", "tm_database_url": database_url, "tm_poll_interval": seconds})
+    app.conf.result_expires = None  # so that there is no job that cleans up results
+    scheduler = Scheduler(app)
+    for _ in range(2):  # the first round also does what beat does once
+        waits = scheduler.work()
+    scheduler.close()
+    Installation.of(app).database.dispose()
+    assert waits == seconds
 
 
 def test_a_batch_is_small_where_publishing_is_slow(app: Celery, tm: TimeManagement, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, ledger, plan, rows, start
 
 from celery_tm import TimeManagement
@@ -224,6 +226,30 @@ def test_groups_are_switched_all_or_none(tm: TimeManagement, noon: MovableClock)
         tm.pause(group="biling")
     with pytest.raises(InvalidValue, match="a name or a group"):
         tm.pause()
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+def test_a_group_that_cannot_be_switched_as_a_whole_stays_as_it_was(tm: TimeManagement) -> None:
+    for name in ("a", "b"):
+        add(tm, name=name, group="billing")
+    engine, saved = tm.installation.database.engine, Counter[str]()
+
+    def die(conn: Any, cursor: Any, text: str, *_: Any) -> None:
+        saved["n"] += text.startswith("UPDATE") and "tm_definition" in text
+        if saved["n"] == 2:  # the first one is changed by now
+            raise Crash
+
+    event.listen(engine, "before_cursor_execute", die)
+    try:
+        with pytest.raises(Crash):
+            tm.pause(group="billing", actor="alice")
+    finally:
+        event.remove(engine, "before_cursor_execute", die)
+    assert [(one.paused, one.version) for one in tm.definitions.list(group="billing")] == [(False, 1), (False, 1)]
+    assert [line["action"] for name in ("a", "b") for line in audited(tm, name)] == ["add", "add"]
 
 
 def test_an_edit_while_catching_up_decides_the_rest_first(

@@ -60,6 +60,19 @@ def test_planned_runs_are_counted_by_the_recovery_policy(tm: TimeManagement, noo
     assert {word: found.get(("planned_runs_total", (("recovery", word),)), 0) for word in RECOVERED} == RECOVERED
 
 
+def test_recovered_runs_are_counted_by_how_they_ended(tm: TimeManagement, noon: MovableClock, tally: Tally) -> None:
+    add(tm, name="kept", recovery="last")
+    add(tm, name="broken", task="fails", recovery="last", max_retries=0)
+    noon.forward("9m 30s")
+    tm.run_due_jobs()
+    noon.forward("30s")  # this one is on time
+    tm.run_due_jobs()
+    found = samples(TallyCollector(tally))
+    counted = {labels: count for (name, labels), count in found.items() if name == "recovery_runs_total"}
+    ends = {"kept": "completed", "broken": "failed"}
+    assert counted == {(("definition", name), ("state", state)): 1 for name, state in ends.items()}
+
+
 def test_how_things_stand_is_what_status_says(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:
     add(tm, name="a")
     add(tm, name="b")

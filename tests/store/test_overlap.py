@@ -6,9 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
+from tmtest.app import make_app
+from tmtest.courier import Courier
 from tmtest.ledger import MINUTE, NOON, add, claim, ledger, owed, plan, rows, start
 
-from celery_tm import TimeManagement
+from celery_tm import Task, TimeManagement
 from celery_tm.domain.execution import Failure
 from celery_tm.recovery.reaper import reap
 from celery_tm.testing import MovableClock
@@ -138,6 +141,22 @@ def test_without_a_timeout_an_occurrence_is_stale_after_a_day(tm: TimeManagement
     assert ledger(tm)[0] == (1, "stale")
 
 
+def test_without_a_timeout_an_occurrence_is_stale_after_the_time_that_the_setting_states(
+    database_url: str, noon: MovableClock
+) -> None:
+    app = make_app({"broker_url": "memory://", "tm_database_url": database_url, "tm_stuck_after": "2h"})
+    tm = TimeManagement(app)
+    run_into_each_other(tm, noon, instants=1)
+    noon.forward("119m")
+    assert reap(tm.installation.database, limit=10) == []
+    noon.forward("1m")
+    [(_, failure, _)] = reap(tm.installation.database, limit=10)
+    tm_ledger = ledger(tm)
+    tm.installation.database.dispose()
+    assert tm_ledger == [(1, "stale")]
+    assert failure.error == "ExecutionTimeout: it did not end within 2h"
+
+
 def test_an_occurrence_that_waits_for_its_next_try_can_be_stale_too(tm: TimeManagement, noon: MovableClock) -> None:
     run_into_each_other(tm, noon, instants=1, execution_timeout="10m", retry={"kind": "fixed", "delay": "1h"})
     [running] = tm.jobs(state="running")
@@ -149,12 +168,32 @@ def test_an_occurrence_that_waits_for_its_next_try_can_be_stale_too(tm: TimeMana
     assert [letter.reason for letter in tm.dead_letters.list()] == ["stale: it did not end within 10m"]
 
 
-def test_the_timeouts_travel_with_the_job(tm: TimeManagement, noon: MovableClock) -> None:
-    add(tm, task_timeout="5m", execution_timeout="3m")
+@pytest.mark.parametrize(
+    ("of_attempt", "of_run", "limit"), [("5m", "3m", 3), ("2m", "3m", 2), ("2m", None, 2), (None, "3m", 3)]
+)
+def test_the_timeouts_travel_with_the_job(
+    tm: TimeManagement, noon: MovableClock, of_attempt: str | None, of_run: str | None, limit: int
+) -> None:
+    add(tm, task_timeout=of_attempt, execution_timeout=of_run)
     noon.forward("1m")
     plan(tm)
     [job] = tm.jobs()
-    assert (job.timeout, job.execution_timeout) == (timedelta(minutes=3), timedelta(minutes=3))
+    assert (job.timeout, job.execution_timeout) == (timedelta(minutes=limit), timedelta(minutes=3) if of_run else None)
+    courier = Courier(tm)
+    assert courier.dispatch() == 1
+    [message] = courier.collect()
+    assert message.headers["timelimit"] == [limit * 60 + 10, limit * 60], "the hard limit leaves a moment for the soft one"
+
+
+def test_the_timeout_that_a_task_states_holds_for_its_runs(app: Celery, tm: TimeManagement, noon: MovableClock) -> None:
+    @app.task(base=Task, name="bounded", shared=False, timeout="90s")
+    def bounded() -> None: ...
+
+    add(tm, task="bounded", args=[])
+    noon.forward("1m")
+    plan(tm)
+    [job] = tm.jobs()
+    assert (job.timeout, job.execution_timeout) == (timedelta(seconds=90), None)
 
 
 def test_failures_in_a_row_pause_a_definition(tm: TimeManagement, noon: MovableClock) -> None:

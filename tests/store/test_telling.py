@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from tmtest.app import make_app
 from tmtest.ledger import NOON, add, claim, plan, start
 
 from celery_tm import TimeManagement, cancel, defer, defer_many, events, workflow
@@ -213,3 +214,20 @@ def test_dead_letters_that_are_revived_and_purged_are_told(
     tm.dead_letters.purge(all=True)
     assert heard.of("letter_revived") == [{"job": ids[0], "actor": "kim", "reason": "again"}]
     assert [(one["count"], one["job"]) for one in heard.of("letters_purged")] == [(1, ids[1]), (2, None)]
+
+
+@pytest.mark.parametrize(("verbose", "level"), [(True, "INFO"), (False, "DEBUG")])
+def test_with_tm_verbose_every_event_is_a_line_at_info(
+    database_url: str, at_noon: MovableClock, caplog: pytest.LogCaptureFixture, verbose: bool, level: str
+) -> None:
+    app = make_app({"broker_url": "memory://", "tm_database_url": database_url, "tm_verbose": verbose})
+    tm = TimeManagement(app)
+    add(tm, task="effect")
+    with caplog.at_level("DEBUG", logger="celery_tm"):
+        at_noon.forward("1m")
+        plan(tm)
+        tm.run_due_jobs()
+    tm.installation.database.dispose()
+    told = {line.message.partition(" ")[0]: line.levelname for line in caplog.records if line.name == "celery_tm"}
+    wanted = ("InstantsPlanned", "ExecutionStarted", "ExecutionCompleted", "OccurrenceEnded")
+    assert {name: told.get(name) for name in wanted} == dict.fromkeys(wanted, level)

@@ -27,6 +27,7 @@ def test_an_occurrences_id_depends_on_its_definition_and_its_instant_alone(
     assert occurrence_id(*one) == occurrence_id(*one)
     assert (occurrence_id(*one) == occurrence_id(*other)) == (one == other)
     assert occurrence_id(one[0], other[1]) != occurrence_id(one[0], other[1] + timedelta(microseconds=1))
+    assert (occurrence_id(one[0], one[1]) == occurrence_id(other[0], one[1])) == (one[0] == other[0])
 
 
 @given(definition=uuids, instant=instants, hours=st.integers(-12, 14))
@@ -42,6 +43,8 @@ def test_the_id_of_an_occurrences_job_depends_on_the_occurrence_and_the_step(
 ) -> None:
     assert occurrence_job_id(*one) == occurrence_job_id(*one)
     assert (occurrence_job_id(*one) == occurrence_job_id(*other)) == (one == other)
+    assert (occurrence_job_id(one[0], one[1]) == occurrence_job_id(one[0], other[1])) == (one[1] == other[1])
+    assert (occurrence_job_id(one[0], one[1]) == occurrence_job_id(other[0], one[1])) == (one[0] == other[0])
 
 
 @given(job=st.text(min_size=1, max_size=155), other=st.text(min_size=1, max_size=155), attempt=st.integers(1, 10**6))
