@@ -224,6 +224,14 @@ def reschedule(tx: Transaction, one: Job, then: TryAgain, *, error: str | None) 
     return tx.execute(update(job).where(held).values(change)).rowcount == 1
 
 
+def try_lock(tx: Transaction, one: Job) -> bool:
+    """Make a running attempt's row ours without waiting, unless another transaction has it; True also if it is gone."""
+    held = select(job.c.id).where(held_by(one))
+    if tx.execute(tx.dialect.locked(held)).first() is not None:
+        return True
+    return tx.execute(held).first() is None
+
+
 def hand_back(tx: Transaction, one: Job) -> bool:
     """Let a running attempt's job wait again, at its old place: running → pending, attempt + 1, no try used."""
     change = WAITING | {"attempt": one.attempt + 1, "tries_from": job.c.tries_from + 1, "dispatches": 0}

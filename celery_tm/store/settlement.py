@@ -59,6 +59,11 @@ def succeed(
     _end(tx, job, OccurrenceState.COMPLETED)
 
 
+def try_lock(tx: Transaction, job: Job) -> bool:
+    """Lock a running attempt, and first the run that it is a step of, without waiting. False: another transaction has it."""
+    return (not job.is_step or workflows.try_lock(tx, job.occurrence or "")) and jobs.try_lock(tx, job)
+
+
 def _run_of(tx: Transaction, job: Job) -> Run | None:
     """Lock and return the run that a job is a step of; before the job, as everybody does who changes a run."""
     return workflows.lock(tx, job.occurrence) if job.is_step else None

@@ -1,7 +1,8 @@
 """Writes how an attempt ended: in one transaction with the move of its row, and never for an attempt that lost its lease.
 
-While the database is away the worker tries again for up to `LONGEST_OUTAGE`; after that the sweeper has the job, and this
-attempt's outcome no longer counts.
+While the database is away, or another transaction has the row, a body's thread tries again for up to `LONGEST_OUTAGE`; after
+that the sweeper has the job, and this attempt's outcome no longer counts. The worker's main process serves all its pool
+processes, so it tries once, waits for nobody's row, and leaves the rest to the lease.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..domain.execution import MAX_ERROR, MAX_FRAMES, MAX_SHOWN_RESULT, MAX_TRAC
 from ..domain.facts import Ended, Fact
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
-from ..errors import OUT_OF_REACH, DatabaseUnavailable, InvalidValue, LeaseLost, said
+from ..errors import OUT_OF_REACH, DatabaseBusy, DatabaseUnavailable, InvalidValue, LeaseLost, said
 from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
@@ -123,11 +124,13 @@ def record_failure(
     ended: Kept | None = None,
     seconds: float | None = None,
     reports: bool = True,
+    waits: bool = True,
 ) -> TryAgain | Bury | None:
     """The attempt failed: decide what follows, by the job's policy unless the caller knows, and write both.
 
     None means that nothing follows, because the job was cancelled while it ran; unless the caller `reports` that to the
-    result backend, some worker does. `seconds` is how long it ran, where its body was not called here.
+    result backend, some worker does. `seconds` is how long it ran, where its body was not called here. A caller that is not
+    the thread of the body must not wait (`waits`): it raises what keeps the end from being written now.
     """
     vanished = failure.outcome is Outcome.ORPHANED
     wanted = then or after_failure(job, default=installation.default_policy, vanished=vanished)
@@ -136,7 +139,7 @@ def record_failure(
     def work(tx: Transaction) -> None:
         decided[:] = [settlement.fail(tx, job, failure, wanted, ended=ended, reports=reports)]
 
-    _finish(installation, job, work, outcome=failure.outcome, seconds=seconds)
+    _finish(installation, job, work, outcome=failure.outcome, seconds=seconds, waits=waits)
     return decided[0]
 
 
@@ -145,8 +148,8 @@ def record_vanished(
 ) -> TryAgain | Bury | None:
     """One of `workers` died or was killed in the middle of an attempt: write that now instead of waiting for its lease.
 
-    None if it is for others to go on: another attempt has taken over, only what follows is left, or there is no database to
-    write to. A call that was never let in has no row, and ends here.
+    None if it is for others to go on: another attempt has taken over, only what follows is left, another transaction has the
+    row, or there is no database to write to. A call that was never let in has no row, and ends here.
     """
     try:
         with installation.database.transaction(write=False) as tx:
@@ -164,7 +167,7 @@ def record_vanished(
         since = job.claimed_at if failure.outcome in timed else None
         ran = None if since is None else (now - since).total_seconds()
         ended = {"error": cut(failure.error, MAX_ERROR), "attempt": attempt}
-        return record_failure(installation, job, failure, seconds=ran, reports=False, ended=ended)
+        return record_failure(installation, job, failure, seconds=ran, reports=False, ended=ended, waits=False)
     except (*OUT_OF_REACH, LeaseLost):
         return None
 
@@ -186,12 +189,16 @@ def record_reported(
 def record_handed_back(
     installation: Installation, attempts: Sequence[tuple[str, int]], why: str, *, workers: Container[str | None]
 ) -> Sequence[str]:
-    """A worker stops in the middle of attempts: let them wait again at once, no try used; return which were given back."""
+    """A worker stops in the middle of attempts: let them wait again at once, no try used; return which were given back.
+
+    One whose row another transaction has keeps its lease until that ends.
+    """
     failure = Failure.interrupted(why)
 
     def work(tx: Transaction) -> list[str]:
         held = [job for id, attempt in attempts if (job := jobs.find(tx, id)) and job.attempt == attempt]
-        mine = [job for job in held if job.state is JobState.RUNNING and job.claimed_by in workers]
+        running = [job for job in held if job.state is JobState.RUNNING and job.claimed_by in workers]
+        mine = [job for job in running if settlement.try_lock(tx, job)]
         given = [job.id for job in mine if job.ended is None and settlement.hand_back(tx, job, failure)]
         return given + [job.id for job in mine if job.ended is not None and following.carry_on(tx, job)]
 
@@ -268,15 +275,16 @@ def _finish(
     alone: bool = False,
     first: Callable[[Transaction], bool] | None = None,
     seconds: float | None = None,
+    waits: bool = True,
 ) -> T | None:
-    """Run the finishing transaction, waiting out an outage; `first` is a statement that may be enough.
+    """Run the finishing transaction, waiting out an outage if it `waits`; `first` is a statement that may be enough.
 
     A commit whose answer was lost may have happened: then the row is gone, and the record tells that it was ours. The writes
     of a body are in that transaction too, so it cannot be run again without them: then the attempt has failed.
     """
     contexts.flush(job)
     told: list[Fact] = []
-    work = _noting(work, job, told, seconds)
+    work = _noting(work if waits else _unless_locked(installation, work, job), job, told, seconds)
     if body is not None and body.is_over and outcome is Outcome.SUCCEEDED:
         raise LeaseLost(job.id, job.attempt)  # somebody has rolled its writes back: it is not done
     if body is not None and body.is_open:
@@ -303,7 +311,18 @@ def _finish(
 
     with span("record", outcome=outcome):
         describe_job(job)
-        return _patiently(installation, once)
+        return _patiently(installation, once) if waits else once()
+
+
+def _unless_locked(installation: Installation, work: Callable[[Transaction], T], job: Job) -> Callable[[Transaction], T]:
+    """Let a finishing transaction raise `DatabaseBusy` at once where another one has the job's row, or its run's."""
+
+    def tried(tx: Transaction) -> T:
+        if not settlement.try_lock(tx, job):
+            raise DatabaseBusy(installation.database.safe_url, f"another transaction has the row of job {job.id}")
+        return work(tx)
+
+    return tried
 
 
 def _noting(

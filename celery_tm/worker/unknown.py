@@ -49,11 +49,10 @@ def _record(app: Any, id: str, attempt: int, name: str) -> Any:
         job = gate.admit_job(installation, id, attempt, worker=node_name("worker"), task=name).job
         if job is None or job.ended is not None:
             return None
-        return recorder.record_failure(
-            installation, job, Failure(error=f"NotRegistered: this worker has no task {name!r}"), reports=False
-        )
+        failure = Failure(error=f"NotRegistered: this worker has no task {name!r}")
+        return recorder.record_failure(installation, job, failure, reports=False, waits=False)
     except TmError:
-        return None  # the job's row is dispatched again
+        return None  # its dispatch, or its lease, ends: it is dispatched again
     except Exception as error:  # a row that cannot be read must not end the worker; beat sets it aside
         logger.warning("the delivery of job %s is not recorded: %s", id, installation.hidden(error))
         return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,15 +19,18 @@ from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 from tmtest.courier import Courier, owed
 
-from celery_tm import Task, TimeManagement, cancel, defer
+from celery_tm import Task, TimeManagement, cancel, defer, workflow
 from celery_tm.domain.execution import Failure, Outcome
 from celery_tm.domain.job import Status
 from celery_tm.errors import DatabaseUnavailable
+from celery_tm.installation import worker_name
 from celery_tm.producer.cancelling import revoke_all
+from celery_tm.recovery.sweeper import sweep
+from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import executions, tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import recorder, unknown
+from celery_tm.worker import gate, recorder, unknown
 from celery_tm.worker.request import Request
 
 ran: list[Any] = []
@@ -141,6 +147,91 @@ def test_whatever_is_no_exception_counts_as_a_process_that_vanished(
 
     Request(message, app=app, hostname="w@test", task=app.tasks["second"], connection_errors=()).on_failure(Info())
     assert seen == [error]
+
+
+# The worker's main process serves all its pool processes: it waits for nobody's transaction
+
+
+@contextmanager
+def locked(database: Database, id: str) -> Iterator[None]:
+    """Have an open transaction of a stranger that has a job's row."""
+    if not database.dialect.skips_locked:
+        pytest.skip("one writer locks all of SQLite")
+    with Session(database.engine) as session:
+        session.execute(update(tables.job).where(tables.job.c.id == id).values(last_error="locked"))
+        yield
+
+
+def at_once(work: Callable[[], Any]) -> Any:
+    """Return what comes of `work`, which must not wait for the transaction that is open."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for another transaction"
+    return found[0]
+
+
+def running_in_a_pool(courier: Courier, app: Celery, *, jobs: int = 1) -> list[Request]:
+    """Return deliveries whose bodies run, as the worker's main process knows them."""
+    for _ in range(jobs):
+        defer(app.tasks["effect"].s(1))
+    messages = courier.collect()
+    requests = [
+        Request(message, app=app, hostname="w@test", task=app.tasks["effect"], connection_errors=()) for message in messages
+    ]
+    worker = worker_name("w@test", os.getpid())
+    for request in requests:
+        assert gate.admit_job(courier.tm.installation, request.id, 1, worker=worker).job
+        request.worker_pid = os.getpid()
+    return requests
+
+
+@pytest.mark.timeout(60)
+def test_a_hard_limit_is_left_to_the_lease_while_another_transaction_has_the_row(
+    courier: Courier, app: Celery, tm: TimeManagement, database: Database
+) -> None:
+    held, free = running_in_a_pool(courier, app, jobs=2)
+    with locked(database, held.id):
+        at_once(lambda: [one.on_timeout(soft=False, timeout=5) for one in (held, free)])
+    assert outcomes(database, free.id) == [Outcome.TIMEOUT]
+    assert outcomes(database, held.id) == []
+    assert tm.job(held.id).state is Status.RUNNING
+    with database.transaction() as tx:
+        tx.execute(update(tables.job).where(tables.job.c.id == held.id).values(lease_until=tx.now))
+    sweep(database, default=tm.installation.default_policy, limit=10)
+    assert outcomes(database, held.id) == [Outcome.ORPHANED]
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_stops_gives_back_what_no_other_transaction_has(
+    courier: Courier, app: Celery, tm: TimeManagement, database: Database
+) -> None:
+    held, free = running_in_a_pool(courier, app, jobs=2)
+    worker = worker_name("w@test", os.getpid())
+    both = [(held.id, 1), (free.id, 1)]
+    with locked(database, held.id):
+        given = at_once(lambda: recorder.record_handed_back(tm.installation, both, "it stops", workers={worker}))
+    assert given == [free.id]
+    assert (tm.job(held.id).state, outcomes(database, free.id)) == (Status.RUNNING, [Outcome.INTERRUPTED])
+
+
+@pytest.mark.timeout(60)
+def test_an_unknown_task_is_left_to_the_lease_while_another_transaction_has_its_run(
+    courier: Courier, app: Celery, tm: TimeManagement, database: Database
+) -> None:
+    if not database.dialect.skips_locked:
+        pytest.skip("one writer locks all of SQLite")
+    defer(workflow([app.tasks["effect"].s(1), app.tasks["effect"].s(2)]), app=app)
+    dispatcher = Dispatcher(tm.installation, "beat")
+    dispatcher.expand(dispatcher.claim(10)[1])
+    courier.dispatch()
+    [message] = courier.collect()
+    with Session(database.engine) as session:
+        session.execute(update(tables.workflow).values(job=tables.workflow.c.job))
+        then = at_once(lambda: unknown._record(app, message.headers["id"], 1, "effect"))
+    assert then is None
+    assert outcomes(database, message.headers["id"]) == []
 
 
 # Ends that no body reports
