@@ -168,7 +168,7 @@ def renew(tx: Transaction, running: Sequence[Job], *, lease: timedelta) -> Renew
 
 
 def _locked(tx: Transaction, passed_over: Sequence[Job]) -> set[tuple[str, int]]:
-    """Return which attempts that were not renewed are held all the same: somebody has locked their rows."""
+    """Return which attempts that were passed over are held all the same: another transaction has locked their rows."""
     if not passed_over or not tx.dialect.skips_locked:
         return set()
     rows = tx.execute(select(job.c.id, job.c.attempt).where(_all_held(tx, passed_over)))
@@ -224,12 +224,10 @@ def reschedule(tx: Transaction, one: Job, then: TryAgain, *, error: str | None) 
     return tx.execute(update(job).where(held).values(change)).rowcount == 1
 
 
-def try_lock(tx: Transaction, one: Job) -> bool:
-    """Make a running attempt's row ours without waiting, unless another transaction has it; True also if it is gone."""
-    held = select(job.c.id).where(held_by(one))
-    if tx.execute(tx.dialect.locked(held)).first() is not None:
-        return True
-    return tx.execute(held).first() is None
+def lock_free(tx: Transaction, running: Sequence[Job]) -> set[str]:
+    """Lock the rows of running attempts without waiting; return the ids of those whose rows another transaction has."""
+    ours = set(tx.execute(tx.dialect.locked(select(job.c.id).where(_all_held(tx, running)))).scalars())
+    return {id for id, _ in _locked(tx, [one for one in running if one.id not in ours])}
 
 
 def hand_back(tx: Transaction, one: Job) -> bool:

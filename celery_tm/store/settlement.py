@@ -61,7 +61,7 @@ def succeed(
 
 def try_lock(tx: Transaction, job: Job) -> bool:
     """Lock a running attempt, and first the run that it is a step of, without waiting. False: another transaction has it."""
-    return (not job.is_step or workflows.try_lock(tx, job.occurrence or "")) and jobs.try_lock(tx, job)
+    return (not job.is_step or workflows.try_lock(tx, job.occurrence or "")) and not jobs.lock_free(tx, [job])
 
 
 def _run_of(tx: Transaction, job: Job) -> Run | None:

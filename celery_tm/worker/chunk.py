@@ -1,7 +1,8 @@
 """Jobs that came in one message: let in together, run one after the other, recorded together.
 
 Each is traced by Celery as if it had come alone, with its own request, signals, retries and result. Where results are kept,
-each success is written before its result; otherwise they are written in one transaction, at the latest after a moment.
+each success is written before its result; otherwise they are written in one transaction, at the latest after a moment. One
+whose row another transaction has locked is written when the row is free, at the latest at the end of the chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from celery.exceptions import Ignore
 from .. import answers, clock, events
 from ..domain.codec import decode
 from ..domain.job import Job
-from ..errors import OUT_OF_REACH, LeaseLost
+from ..errors import OUT_OF_REACH, DatabaseBusy, LeaseLost
 from ..installation import Installation
 from ..publisher import ANNOUNCED, HEADER, RENAMED, contract
 from ..store import jobs as store
@@ -37,14 +38,18 @@ LOOK_EVERY = 0.1  # seconds after which the database is asked again which jobs w
 _tracers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
+Done = tuple[JobContext, object]  # a body that returned, and what
+
+
 class Collector:
     """Gathers the successes of a chunk, and writes them together."""
 
     def __init__(self, installation: Installation, *, size: int) -> None:
         self.installation = installation
         self.size = size  # how many may wait for each other
-        self._done: dict[str, tuple[JobContext, object]] = {}
+        self._done: dict[str, Done] = {}
         self._took: dict[str, float] = {}
+        self._locked: set[str] = set()  # of those done: other transactions have their rows, so they are not tried each time
         self._since = time.monotonic()
         self._lock = threading.Lock()  # the thread that renews leases writes too, while a body takes its time
 
@@ -60,49 +65,96 @@ class Collector:
             self._done[context.id] = (context, result)
             self._took[context.id] = context.seconds or 0.0
         if len(self._done) >= self.size or time.monotonic() - self._since >= WRITE_EVERY:
-            lost = self.write(asking=context)
+            lost = self._write_gathered(asking=context, waits=self.size == 1)
             if context.id in lost:
                 raise Ignore
         return result
 
-    def write(self, *, asking: JobContext | None = None) -> set[str]:
+    def write(self) -> None:
+        """Write all that was gathered, and wait for rows that are locked. One that cannot be written has failed."""
+        self._write_gathered(asking=None, waits=False)
+        self._write_gathered(asking=None, waits=True)
+
+    def write_free(self) -> None:
+        """Write what can be written at once, for the thread that renews leases; the bodies' thread does the rest."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            done = list(self._done.values())
+            self._write_beside_locked(done)
+            self._let_go(done, None)
+        finally:
+            self._lock.release()
+
+    def _write_gathered(self, *, asking: JobContext | None, waits: bool) -> set[str]:
         """Write what was gathered; return the ids of those that had lost their lease.
 
-        One that cannot be written has failed; that of the job that is `asking` raises why.
+        Unless it `waits`, those stay whose rows other transactions have locked. What keeps the job that is `asking` from
+        being written is raised.
         """
         with self._lock:
-            done = list(self._done.values())
+            if waits:
+                self._locked.clear()
+            done = [one for id, one in self._done.items() if id not in self._locked]
             try:
-                return self._write(done, asking)
+                return self._write(done, asking, waits=waits)
             finally:
-                self._done.clear()
-                self._took.clear()
                 self._since = time.monotonic()
-                keeper_of(self.installation).let_go(*(context for context, _ in done if context is not asking))
+                self._let_go(done, asking)
 
-    def _write(self, done: Sequence[tuple[JobContext, object]], asking: JobContext | None) -> set[str]:
+    def _write(self, done: Sequence[Done], asking: JobContext | None, *, waits: bool) -> set[str]:
         if not done:
             return set()
+        alone = len(done) == 1
         try:
-            lost = self._record(done)
-        except Exception as error:
-            if len(done) == 1:
-                return self._refuse(done[0][0], error, asking)
-            # One of them cannot be written: each alone, and the one that asks last, for it may raise.
-            last = sorted(done, key=lambda one: one[0] is asking)
-            return set().union(*(self._write([one], asking) for one in last))
+            lost = self._record(done, waits=waits and alone)
+        except DatabaseBusy:
+            return self._write_each(done, asking, waits=True) if waits else self._write_beside_locked(done)
+        except Exception as error:  # one of them cannot be written
+            return self._refuse(done[0][0], error, asking) if alone else self._write_each(done, asking, waits=waits)
+        self._lose(done, lost)
+        return lost
+
+    def _write_each(self, done: Sequence[Done], asking: JobContext | None, *, waits: bool) -> set[str]:
+        """Write each alone, and the one that asks last, for it may raise."""
+        last = sorted(done, key=lambda one: one[0] is asking)
+        return set().union(*(self._write([one], asking, waits=waits) for one in last))
+
+    def _record(self, done: Sequence[Done], *, waits: bool) -> set[str]:
+        try:
+            return set(recorder.record_all(self.installation, _successes(done), took=self._took, waits=waits))
+        except OUT_OF_REACH as error:  # as long as their leases would last: the sweeper decides
+            if isinstance(error, DatabaseBusy) and not waits:
+                raise
+            events.emit_seldom(self.installation.app, events.OutageBegan(what="database", error=str(error)))
+            return {context.id for context, _ in done}
+
+    def _write_beside_locked(self, done: Sequence[Done]) -> set[str]:
+        """Write those whose rows no other transaction has, and remember the others; return which had lost their lease."""
+        ids = {context.id for context, _ in done}
+        try:
+            lost, locked = recorder.record_free(self.installation, _successes(done), took=self._took) if done else ((), ())
+        except (
+            Exception
+        ):  # none is written; the end of the chunk waits for what is locked, and finds the one that is refused
+            lost, locked = (), ids
+        self._locked = (self._locked - ids) | set(locked)
+        self._lose(done, lost)
+        return set(lost)
+
+    @staticmethod
+    def _lose(done: Sequence[Done], lost: Collection[str]) -> None:
         for context, _ in done:
             if context.id in lost:
                 context.lose_lease()
-        return lost
 
-    def _record(self, done: Sequence[tuple[JobContext, object]]) -> set[str]:
-        try:
-            successes = [(context.job, result, context.success_message) for context, result in done]
-            return set(recorder.record_all(self.installation, successes, took=self._took))
-        except OUT_OF_REACH as error:  # as long as their leases would last: the sweeper decides
-            events.emit_seldom(self.installation.app, events.OutageBegan(what="database", error=str(error)))
-            return {context.id for context, _ in done}
+    def _let_go(self, done: Sequence[Done], asking: JobContext | None) -> None:
+        """Forget those that are written, and their leases; the job that is `asking` ends its own."""
+        written = [context for context, _ in done if context.id not in self._locked]
+        for context in written:
+            self._done.pop(context.id, None)
+            self._took.pop(context.id, None)
+        keeper_of(self.installation).let_go(*(context for context in written if context is not asking))
 
     def _refuse(self, context: JobContext, error: Exception, asking: JobContext | None) -> set[str]:
         if context is asking:
@@ -110,6 +162,10 @@ class Collector:
             raise error
         _record_failure(context, error)
         return set()
+
+
+def _successes(done: Sequence[Done]) -> list[recorder.Success]:
+    return [(context.job, result, context.success_message) for context, result in done]
 
 
 def run(task: Any, jobs: Sequence[Job]) -> None:

@@ -4,8 +4,8 @@ If a renewal finds that an attempt is no longer ours, the body is told through `
 finishing statement would find no row anyway. The body of an attempt that has run for longer than it may is told in the same
 way and, where the pool can do that, interrupted; its lease is not renewed beyond that time.
 
-A renewal waits neither for a row that another transaction has locked nor for a connection that bodies hold, and what could
-not be renewed is tried again every second.
+A renewal waits neither for a row that another transaction has locked nor for a connection that bodies hold, nor for a body's
+thread, and what could not be renewed is tried again every second.
 """
 
 from __future__ import annotations
@@ -141,8 +141,6 @@ class LeaseKeeper:
             self._warn("cannot renew %d leases: %s", len(running), error)
             return False
         self._warned = False
-        for collector in {context.collector for context in running.values() if context.collector is not None}:
-            collector.write()  # a body takes its time: what ended before it need not wait
         for name, context in running.items():
             if name in renewed.held:
                 context.leased_until = min(asked + self._lease, context.stuck_from)
@@ -151,6 +149,8 @@ class LeaseKeeper:
                 context.flush()
             elif name not in renewed.locked:
                 self._lost(context)
+        for collector in {context.collector for context in running.values() if context.collector is not None}:
+            collector.write_free()  # a body takes its time: what ended before it need not wait
         return not renewed.locked
 
     def _warn(self, message: str, *values: object) -> None:

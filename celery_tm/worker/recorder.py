@@ -65,34 +65,61 @@ def record_success(
     )  # fmt: skip
 
 
+Success = tuple[Job, object, str | None]  # what a body returned, and its message
+
+
 def record_all(
-    installation: Installation, done: Sequence[tuple[Job, object, str | None]], *, took: Mapping[str, float] = NOTHING
+    installation: Installation, done: Sequence[Success], *, took: Mapping[str, float] = NOTHING, waits: bool = True
 ) -> Collection[str]:
     """Many bodies returned: write that in one transaction; return the ids of those that had lost their lease.
 
-    Run again after a commit whose answer was lost, it finds its own records. `took` are the bodies' seconds, by job.
+    Run again after a commit whose answer was lost, it finds its own records. `took` are the bodies' seconds, by job. Unless
+    it `waits` for rows that other transactions have locked, it raises `DatabaseBusy` where there are any.
     """
+    single = installation.database.dialect.changes_many and len({job.attempt for job, _, _ in done}) == 1
+    with span("record", count=len(done)):
+        return _patiently(
+            installation, lambda: _record_successes(installation, done, took, single=single)[0], for_locks=waits
+        )
+
+
+def record_free(
+    installation: Installation, done: Sequence[Success], *, took: Mapping[str, float] = NOTHING
+) -> tuple[Collection[str], Collection[str]]:
+    """Write the successes that can be written without waiting, and try once.
+
+    Return the ids of those that had lost their lease, and of those whose rows other transactions have.
+    """
+    with span("record", count=len(done)):
+        return _record_successes(installation, done, took, skips_locked=True)
+
+
+def _record_successes(
+    installation: Installation,
+    done: Sequence[Success],
+    took: Mapping[str, float],
+    *,
+    single: bool = False,
+    skips_locked: bool = False,
+) -> tuple[Collection[str], Collection[str]]:
     keep_key = installation.settings.keep_keys["succeeded"]
     results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
     database = installation.database
-    single = database.dialect.changes_many and len({job.attempt for job, _, _ in done}) == 1
 
-    def work(tx: Transaction) -> Collection[str]:
-        held = settlement.succeed_all(tx, results, keep_key=keep_key)
+    def work(tx: Transaction) -> tuple[Collection[str], Collection[str]]:
+        locked = jobs.lock_free(tx, [job for job, _, _ in done]) if skips_locked else ()
+        free = [one for one in results if one[0].id not in locked]
+        # MariaDB may read all of a small table for a list of ids, and then it waits for any row that is locked.
+        parts = [[one] for one in free] if skips_locked and not tx.dialect.gives_back_updates else [free]
+        held = {id for part in parts if part for id in settlement.succeed_all(tx, part, keep_key=keep_key)}
         tx.facts[:] = [_timed(fact, took) for fact in tx.facts]
-        return held
+        return held, locked
 
-    def once() -> Collection[str]:
-        held = database.run(work, alone=single)
-        lost = [job for job, _, _ in done if job.id not in held]
-        ours = database.run(lambda tx: executions.succeeded_by(tx, lost)) if lost else ()
-        database.tell(
-            [Ended(job, Outcome.SUCCEEDED, said, seconds=took.get(job.id)) for job, _, said in done if job.id in ours]
-        )
-        return {job.id for job in lost if job.id not in ours}
-
-    with span("record", count=len(done)):
-        return _patiently(installation, once)
+    held, locked = database.run(work, alone=single)
+    lost = [job for job, _, _ in done if job.id not in held and job.id not in locked]
+    ours = database.run(lambda tx: executions.succeeded_by(tx, lost)) if lost else ()
+    database.tell([Ended(job, Outcome.SUCCEEDED, said, seconds=took.get(job.id)) for job, _, said in done if job.id in ours])
+    return {job.id for job in lost if job.id not in ours}, locked
 
 
 def _timed(fact: Fact, took: Mapping[str, float | None]) -> Fact:
@@ -357,15 +384,19 @@ def _finish_body(
         raise
 
 
-def _patiently(installation: Installation, ask: Callable[[], T]) -> T:
-    """Ask again and again while the database is away: an end that is given up is a body that runs twice."""
+def _patiently(installation: Installation, ask: Callable[[], T], *, for_locks: bool = True) -> T:
+    """Ask again and again while the database is away: an end that is given up is a body that runs twice.
+
+    A row that another transaction has locked is waited for too, unless the caller has more to do than that (`for_locks`).
+    """
     deadline = time.monotonic() + max(installation.settings.tm_lease.total_seconds(), LONGEST_OUTAGE)
     wait = FIRST_WAIT
     while True:
         try:
             return ask()
-        except DatabaseUnavailable:
-            if time.monotonic() + wait > deadline:
+        except DatabaseUnavailable as error:
+            is_over = time.monotonic() + wait > deadline
+            if is_over or (isinstance(error, DatabaseBusy) and not for_locks):
                 raise
             time.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +15,7 @@ from celery.signals import task_postrun, task_prerun, task_success
 from sqlalchemy import update
 from tmtest.courier import Courier, owed
 from tmtest.said import listening
+from tmtest.strangers import at_once, locked, skip_embedded
 
 from celery_tm import Task, TimeManagement, current_job, defer, defer_many
 from celery_tm.domain.job import JobState, Status
@@ -19,7 +24,10 @@ from celery_tm.recovery.sweeper import sweep
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import recorder
+from celery_tm.worker import gate, recorder
+from celery_tm.worker.chunk import Collector
+from celery_tm.worker.context import JobContext
+from celery_tm.worker.lease import LeaseKeeper
 
 
 class Killed(BaseException):
@@ -243,3 +251,94 @@ def test_a_late_or_done_job_in_a_chunk_is_settled(app: Celery, courier: Courier,
     assert [n for n, *_ in ran] == [0, 2]
     assert (kept.state, gone.state, other.state) == (Status.SUCCEEDED, Status.CANCELED, Status.SUCCEEDED)
     assert defer(small.s(0), key="k").created is False
+
+
+# A row that another transaction has locked
+
+
+def running_together(courier: Courier, count: int) -> tuple[LeaseKeeper, Collector, list[JobContext]]:
+    """Return jobs that came in one message and were let in, with what renews their leases and gathers their successes."""
+    installation = courier.tm.installation
+    defer_many([courier.app.tasks["small"].s(n) for n in range(count)])
+    [message] = courier.collect()
+    attempts = [(id, attempt) for id, attempt in message.headers["tm"]["chunk"]]
+    admitted, _ = gate.admit_all(installation, attempts, carrier="c", worker="w:1")
+    keeper, collector = LeaseKeeper(installation), Collector(installation, size=count)
+    contexts = [JobContext(job, installation) for job in admitted]
+    for context in contexts:
+        context.collector = collector
+        collector._done[context.id] = (context, None)
+    keeper._running = {(context.id, context.attempt): context for context in contexts}
+    return keeper, collector, contexts
+
+
+@contextmanager
+def brief_waits(tm: TimeManagement) -> Iterator[None]:
+    """Let this process wait for locks only for a moment, as a worker does."""
+    before, tm.installation._database = tm.installation.database, None
+    tm.installation.database.serve(lock_timeout=1.0)
+    try:
+        yield
+    finally:
+        tm.installation.database.dispose()
+        tm.installation._database = before
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def lease_of(database: Database, id: str) -> datetime:
+    return next(job.lease_until for job in owed(database) if job.id == id and job.lease_until)
+
+
+@pytest.mark.timeout(60)
+def test_the_renewals_write_the_successes_beside_a_locked_one(courier: Courier, database: Database) -> None:
+    keeper, _, (held, free, *_) = running_together(courier, 3)
+    with locked(database, held.id):
+        assert at_once(keeper.renew_all) is False
+        assert (courier.tm.job(held.id).state, courier.tm.job(free.id).state) == (Status.RUNNING, Status.SUCCEEDED)
+    keeper.renew_all()
+    assert owed(database) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_body_that_is_writing_stops_no_renewal(courier: Courier, database: Database) -> None:
+    keeper, collector, (context, *_) = running_together(courier, 2)
+    before = lease_of(database, context.id)
+    with collector._lock:
+        assert at_once(keeper.renew_all)
+    assert lease_of(database, context.id) > before
+
+
+@pytest.mark.timeout(60)
+def test_a_locked_row_holds_up_nothing_else_of_its_chunk(app: Celery, courier: Courier, database: Database) -> None:
+    skip_embedded(database)
+    app.tasks["small"].ignore_result = True
+    defer_many([app.tasks["small"].s(n) for n in range(4)])
+    [message] = courier.collect()
+    held, *free = (id for id, _ in message.headers["tm"]["chunk"])
+    locks = ExitStack()
+
+    def lock_first(task_id: str = "", **_: Any) -> None:
+        if task_id == held:
+            locks.enter_context(locked(database, held))
+
+    task_prerun.connect(lock_first)
+    try:
+        with brief_waits(courier.tm):
+            chunk = threading.Thread(target=courier.deliver, args=[message], daemon=True)
+            chunk.start()
+            wait_until(lambda: all(courier.tm.job(id).state is Status.SUCCEEDED for id in free))
+            assert courier.tm.job(held).state is Status.RUNNING
+            assert chunk.is_alive(), "the end of the chunk does not wait for the row that is locked"
+            locks.close()
+            chunk.join(30)
+    finally:
+        task_prerun.disconnect(lock_first)
+        locks.close()
+    assert owed(database) == []
+    assert sorted(n for n, *_ in ran) == [0, 1, 2, 3]

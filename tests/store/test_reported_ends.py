@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +16,7 @@ from celery.worker import state
 from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 from tmtest.courier import Courier, owed
+from tmtest.strangers import at_once, locked, skip_embedded
 
 from celery_tm import Task, TimeManagement, cancel, defer, workflow
 from celery_tm.domain.execution import Failure, Outcome
@@ -152,26 +151,6 @@ def test_whatever_is_no_exception_counts_as_a_process_that_vanished(
 # The worker's main process serves all its pool processes: it waits for nobody's transaction
 
 
-@contextmanager
-def locked(database: Database, id: str) -> Iterator[None]:
-    """Have an open transaction of a stranger that has a job's row."""
-    if not database.dialect.skips_locked:
-        pytest.skip("one writer locks all of SQLite")
-    with Session(database.engine) as session:
-        session.execute(update(tables.job).where(tables.job.c.id == id).values(last_error="locked"))
-        yield
-
-
-def at_once(work: Callable[[], Any]) -> Any:
-    """Return what comes of `work`, which must not wait for the transaction that is open."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive(), "it waits for another transaction"
-    return found[0]
-
-
 def running_in_a_pool(courier: Courier, app: Celery, *, jobs: int = 1) -> list[Request]:
     """Return deliveries whose bodies run, as the worker's main process knows them."""
     for _ in range(jobs):
@@ -220,8 +199,7 @@ def test_a_worker_that_stops_gives_back_what_no_other_transaction_has(
 def test_an_unknown_task_is_left_to_the_lease_while_another_transaction_has_its_run(
     courier: Courier, app: Celery, tm: TimeManagement, database: Database
 ) -> None:
-    if not database.dialect.skips_locked:
-        pytest.skip("one writer locks all of SQLite")
+    skip_embedded(database)
     defer(workflow([app.tasks["effect"].s(1), app.tasks["effect"].s(2)]), app=app)
     dispatcher = Dispatcher(tm.installation, "beat")
     dispatcher.expand(dispatcher.claim(10)[1])
