@@ -41,6 +41,7 @@ SEEN_EVERY = 10.0
 ADOPT_EVERY = 2.0  # a process that started before the first beat writes rows that name no app
 BREATH = 0.05
 LOCK_TIMEOUT = 0.05  # seconds that beat waits for a row which another transaction has locked
+BARRED_FOR = 1.0  # seconds that beat waits for a writer of SQLite after which workers may have waited too
 STUCK_AFTER = 15.0  # seconds after which a round is reported: TICK_BUDGET and time for the last statement
 BUSY_FOR = 1.0  # seconds for which a part of the round that met such a row is left out at least
 BUSY_SHARE = 3  # and so many times as long as it took
@@ -158,6 +159,7 @@ class Scheduler(CeleryScheduler):
         if self.installation.database.times_busy > met:
             now = time.monotonic()
             self._busy_until[part] = now + max(pause, BUSY_SHARE * (now - began))
+            self._spare_after_waiting()
         return done
 
     def _safely(self, part: str, action: Callable[[], T]) -> T | None:
@@ -241,7 +243,17 @@ class Scheduler(CeleryScheduler):
         up_for = self.installation.database.up_for()
         if up_for is not None and up_for < self.settings.tm_lease.total_seconds():
             self.contact.spare_for(self.settings.tm_lease.total_seconds() - up_for)
+        if not self.installation.database.dialect.is_server:
+            began = time.monotonic()
+            self.installation.database.run(Transaction.read_now)  # it waits for the one that writes
+            if time.monotonic() - began > BARRED_FOR:
+                self._spare_after_waiting()
         return not self.contact.spares_running
+
+    def _spare_after_waiting(self) -> None:
+        """Give workers the time of a lease where one transaction has barred all others: they could not renew any."""
+        if not self.installation.database.dialect.is_server:
+            self.contact.spare_for(self.settings.tm_lease.total_seconds())
 
     def _reap(self) -> None:
         batch, aside = self.settings.tm_claim_batch, self.installation

@@ -32,9 +32,17 @@ class BodyTransaction:
     is unique: a transaction that somebody else began on this connection has another.
     """
 
-    def __init__(self, database: Database, factory: Callable[..., Session] | None = None, *, job: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        factory: Callable[..., Session] | None = None,
+        *,
+        job: str | None = None,
+        before_commit: Callable[[Transaction], object] | None = None,
+    ) -> None:
         self.database = database
         self.job = job  # the job whose body this is
+        self._before_commit = before_commit  # what nobody else could write meanwhile, where this has barred others
         self._factory = factory
         self._connection: Connection | None = None
         self._guard: str | None = None
@@ -100,6 +108,8 @@ class BodyTransaction:
                     self._connection.dialect.do_release_savepoint(self._connection, self._guard)
                 tx = self.tx
                 result = finish(tx)
+                if self._before_commit is not None and self.bars_others:
+                    self._before_commit(tx)
                 tx.notify(is_last=True)
                 self._connection.get_transaction().commit()  # type: ignore[union-attr]
         finally:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from ..installation import Installation
 from ..store import jobs
+from ..store.database import Transaction
 from .context import JobContext
 from .soft_limit import kill_later, soft_limit
 from .stopping import hand_back_if_stopping, is_terminated, terminate
@@ -126,10 +127,16 @@ class LeaseKeeper:
         with self._lock:
             running = dict(self._running)
         if any(context.body is not None and context.body.bars_others for context in running.values()):
-            return True  # nobody can write before that body ends, so nobody can take a lease away either
+            return False  # nobody can write before that body ends, so nobody can take a lease away either
         # Bodies may hold every connection of the pool: this thread does not wait for one of theirs.
         with self.installation.database.ahead_of_others():
             return self._renew(running)
+
+    def renew_within(self, tx: Transaction) -> None:
+        """Renew every lease in the transaction of a body that has barred all others: once it commits, beat may sweep."""
+        with self._lock:
+            running = [context.job for context in self._running.values()]
+        jobs.renew(tx, running, lease=self.installation.settings.tm_lease)
 
     def _renew(self, running: Mapping[tuple[str, int], JobContext]) -> bool:
         lease, asked = self.installation.settings.tm_lease, time.monotonic()

@@ -219,7 +219,8 @@ def _run(task: Any, context: JobContext, body: Callable[..., Any], args: Any, kw
     installation = context.installation
     assert installation is not None
     if task.transactional:
-        context.body = BodyTransaction(installation.database, task.session, job=context.id)
+        renew = keeper_of(installation).renew_within
+        context.body = BodyTransaction(installation.database, task.session, job=context.id, before_commit=renew)
     try:
         try:
             soft_limit.open()

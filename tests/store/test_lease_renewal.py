@@ -6,19 +6,24 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
+from tmtest.courier import Courier
 from tmtest.ledger import claim, start
 
-from celery_tm import TimeManagement, cancel, defer_many
+from celery_tm import Task, TimeManagement, cancel, defer, defer_many
+from celery_tm.domain.job import Status
 from celery_tm.installation import Installation
+from celery_tm.recovery.sweeper import sweep
+from celery_tm.scheduler import Scheduler
 from celery_tm.store import tables
 from celery_tm.store.body import BodyTransaction
 from celery_tm.worker.context import JobContext
-from celery_tm.worker.lease import LeaseKeeper
+from celery_tm.worker.lease import LeaseKeeper, keeper_of
 
 job = tables.job
 
@@ -104,6 +109,62 @@ def test_bodies_that_hold_every_connection_do_not_stop_the_renewals(own_pool: Ti
         assert time.monotonic() - began < 15, "it waited for a connection of the pool"
     after = leases(own_pool)
     assert all(after[context.id] > before[context.id] for context in contexts)
+
+
+# One transaction that bars all others, as in SQLite
+
+
+def skip_servers(tm: TimeManagement) -> None:
+    if tm.installation.database.dialect.is_server:
+        pytest.skip("a body bars nobody else")
+
+
+def end_leases(tx: Any) -> None:
+    tx.execute(update(job).values(lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
+
+
+def test_the_commit_of_a_body_that_bars_others_renews_their_leases(tm: TimeManagement) -> None:
+    skip_servers(tm)
+    ended: list[str] = []
+
+    @tm.app.task(base=Task, bind=True, name="takes long", shared=False, transactional=True)
+    def takes_long(self: Task) -> None:
+        end_leases(self.job.session)
+        assert not keeper_of(tm.installation).renew_all(), "the next try comes soon after the body"
+        ended.append(self.job.id)
+
+    neighbours = running(tm, 2)
+    keeper = keeper_of(tm.installation)
+    with keeper._lock:
+        keeper._running |= {(context.id, context.attempt): context for context in neighbours}
+    try:
+        courier = Courier(tm)
+        courier.collect()
+        handle = defer(takes_long.s())
+        for message in courier.collect():
+            courier.deliver(message)
+    finally:
+        keeper.let_go(*neighbours)
+    assert ended == [handle.id]
+    assert not sweep(tm.installation.database, default=tm.installation.default_policy, limit=10)
+    assert all(until > datetime.now(UTC) for until in leases(tm).values())
+
+
+@pytest.mark.timeout(60)
+def test_a_beat_that_was_barred_from_writing_takes_nobody_for_dead(tm: TimeManagement) -> None:
+    skip_servers(tm)
+    neighbours = running(tm, 2)
+    beat = Scheduler(tm.app, max_interval=5)
+    beat.work()
+    with tm.installation.database.transaction() as tx:
+        end_leases(tx)
+    body = BodyTransaction(tm.installation.database)
+    body.session.execute(text("SELECT 1"))
+    timer = threading.Timer(2.0, body.roll_back)
+    timer.start()
+    beat.work()
+    timer.join()
+    assert {tm.job(context.id).state for context in neighbours} == {Status.RUNNING}
 
 
 @pytest.fixture
