@@ -24,7 +24,7 @@ from ..store import jobs
 from ..store.database import Transaction
 from .context import JobContext
 from .soft_limit import kill_later, soft_limit
-from .stopping import hand_back_if_stopping, is_terminated, terminate
+from .stopping import hand_back_if_stopping, is_terminated, terminate_aside
 
 logger = logging.getLogger(__name__)
 IDLE = 60.0  # seconds without a body after which the thread ends
@@ -171,7 +171,7 @@ class LeaseKeeper:
             return
         context.ask_to_stop()
         if context.job.is_step and is_terminated(self.installation, context.job):
-            terminate(self.installation, context.job)
+            terminate_aside(self.installation, context.job)
 
     def _lost(self, context: JobContext) -> None:
         with self._lock:

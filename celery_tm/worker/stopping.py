@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 
 from celery.app.control import Control as CeleryControl
@@ -28,6 +29,11 @@ def is_terminated(installation: Installation, job: Job) -> bool:
     except TmError:
         return False
     return run is not None and bool(run.settings.get("terminate"))
+
+
+def terminate_aside(installation: Installation, job: Job) -> None:
+    """Have a thread of its own end a job's pool process: a broker may never answer, and the leases are to be renewed."""
+    threading.Thread(target=terminate, args=[installation, job], name="celery_tm-terminate", daemon=True).start()
 
 
 def terminate(installation: Installation, job: Job) -> None:

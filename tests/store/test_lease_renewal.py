@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +13,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
+from tmtest.app import make_app
 from tmtest.courier import Courier
 from tmtest.ledger import claim, start
+from tmtest.strangers import at_once
 
-from celery_tm import Task, TimeManagement, cancel, defer, defer_many
+from celery_tm import Task, TimeManagement, cancel, defer, defer_many, workflow
 from celery_tm.domain.job import Status
 from celery_tm.installation import Installation
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler import Scheduler
+from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import tables
 from celery_tm.store.body import BodyTransaction
 from celery_tm.worker.context import JobContext
@@ -109,6 +113,37 @@ def test_bodies_that_hold_every_connection_do_not_stop_the_renewals(own_pool: Ti
         assert time.monotonic() - began < 15, "it waited for a connection of the pool"
     after = leases(own_pool)
     assert all(after[context.id] > before[context.id] for context in contexts)
+
+
+# A broker that accepts and never answers
+
+
+@pytest.fixture
+def mute(tm: TimeManagement) -> Iterator[Installation]:
+    """The installation of a worker on the same tables, whose broker does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        app = make_app({"broker_url": url, "tm_database_url": tm.app.conf.tm_database_url})
+        yield Installation.of(app)
+        Installation.of(app).database.dispose()
+
+
+@pytest.mark.timeout(60)
+def test_a_step_that_is_terminated_stops_no_renewal(tm: TimeManagement, mute: Installation) -> None:
+    effect = tm.app.tasks["effect"]
+    run = defer(workflow([effect.s("step")], terminate=True), app=tm.app)
+    dispatcher = Dispatcher(tm.installation, "beat")
+    dispatcher.expand(dispatcher.claim(10)[1])
+    [id] = claim(tm)
+    step = JobContext(start(tm, id), mute)
+    [neighbour] = running(tm, 1)
+    contexts, before = [step, neighbour], leases(tm)
+    keeper = LeaseKeeper(mute)
+    keeper._running = {(context.id, context.attempt): context for context in contexts}
+    assert cancel(id=run.id, app=tm.app)
+    assert at_once(keeper.renew_all)
+    assert step.asked_to_stop
+    assert leases(tm)[neighbour.id] > before[neighbour.id]
 
 
 # One transaction that bars all others, as in SQLite
