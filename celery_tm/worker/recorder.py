@@ -170,6 +170,16 @@ def record_failure(
     return decided[0]
 
 
+def attempt_of(installation: Installation, id: str, call: str, *, workers: Container[str | None]) -> int | None:
+    """Return the attempt at which one of `workers` runs this call; None: none does, or there is no database to ask."""
+    try:
+        with installation.database.transaction(write=False) as tx:
+            job = jobs.find(tx, id)
+    except OUT_OF_REACH:
+        return None
+    return job.attempt if job is not None and job.call == call and job.claimed_by in workers else None
+
+
 def record_vanished(
     installation: Installation, id: str, attempt: int, failure: Failure, *, workers: Container[str]
 ) -> TryAgain | Bury | None:

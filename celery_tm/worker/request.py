@@ -15,6 +15,7 @@ from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
 
 from ..domain.execution import Failure, Outcome
+from ..domain.job import CALL, read_call
 from ..domain.retry import Bury, TryAgain
 from ..installation import Installation, worker_name
 from ..publisher import HEADER
@@ -96,7 +97,7 @@ class Request(CeleryRequest):
 
     def _is_reported(self, *, by_others: bool = False) -> None:
         """Let the row of a burial go whose errbacks and result are done, or have another worker do them."""
-        for id, attempt in self.attempts:
+        for id, attempt in self._present:
             recorder.record_reported(Installation.of(self.app), id, attempt, workers=self._workers, by_others=by_others)
 
     @property
@@ -148,7 +149,7 @@ class Request(CeleryRequest):
         called = str(self._request_dict["task"])
         by_task = bool(expired and Installation.of(self.app).message_defaults(called).get("expires"))
         said = f"{reason} by its worker" if terminated else reason
-        for id, attempt in self.attempts:
+        for id, attempt in self._present:
             recorder.record_revoked(
                 Installation.of(self.app), id, attempt, outcome=outcome, reason=said, workers=self._workers,
                 task=called, by_task=by_task,
@@ -165,6 +166,15 @@ class Request(CeleryRequest):
         return [(self.id, said)] if is_attempt(said) else []
 
     @property
+    def _present(self) -> list[tuple[str, int]]:
+        """Return its attempts as they are numbered by now: a call whose id was used before does not begin with the first."""
+        call = read_call(self._request_dict.get(CALL))
+        if call is None or self._request_dict.get(HEADER) is not None:
+            return self.attempts
+        begun = recorder.attempt_of(Installation.of(self.app), self.id, call, workers=self._workers)
+        return self.attempts if begun is None else [(self.id, begun)]
+
+    @property
     def _workers(self) -> frozenset[str]:
         """Return the names that the process which ran this may have at the gate."""
         # gevent's bodies run in this process, and Celery takes the number of their greenlet for a process id.
@@ -172,7 +182,7 @@ class Request(CeleryRequest):
 
     def _record(self, failure: Failure) -> TryAgain | Bury | None:
         """Write how the attempt ended; of several that shared a process none is blamed, and each goes on alone."""
-        attempts = self.attempts
+        attempts = self._present
         if len(attempts) > 1 or read_chunk(self._request_dict.get(HEADER)):
             self.hand_back(failure.error)
             return TryAgain(recorder.NO_WAIT)
@@ -183,7 +193,7 @@ class Request(CeleryRequest):
 
     def hand_back(self, why: str = STOPS) -> None:
         """Let what this message carries wait again, unless it has ended or is in other hands."""
-        recorder.record_handed_back(Installation.of(self.app), self.attempts, why, workers=self._workers)
+        recorder.record_handed_back(Installation.of(self.app), self._present, why, workers=self._workers)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""

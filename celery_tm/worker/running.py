@@ -31,6 +31,7 @@ from . import following, recorder
 from .attending import is_worker
 from .body_errors import MaxDurationExceeded, Rejected, ReportedFailure
 from .context import JobContext
+from .delivery import REPLACES, read_replaced
 from .detached import request_of, run_detached
 from .lease import keeper_of
 from .result_checks import refuse_unsendable, unrun
@@ -267,8 +268,10 @@ def _is_callers_message(task: Any, context: JobContext) -> bool:
     """Say whether the caller's own message was delivered: once its row is gone, it may come again.
 
     A call that waited for a slot, for its key or for its next try has a message of beat, which the gate refuses by then.
+    The attempt says nothing: that of a signature which is applied again is not the first.
     """
-    return context.job.source is Source.DIRECT and context.attempt == 1 and getattr(task.request, HEADER, None) is None
+    replaces = read_replaced(getattr(task.request, REPLACES, None)) > 0
+    return context.job.source is Source.DIRECT and getattr(task.request, HEADER, None) is None and not replaces
 
 
 def _finish(task: Any, context: JobContext, result: Any) -> Any:

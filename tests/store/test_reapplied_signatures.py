@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
+from celery.exceptions import Reject
 from tmtest.courier import Courier, owed
 
 from celery_tm import Task, TimeManagement
@@ -15,6 +16,7 @@ from celery_tm.errors import DuplicateId
 from celery_tm.store import executions
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
+from celery_tm.worker.request import Request
 
 
 @pytest.fixture
@@ -185,4 +187,64 @@ def test_a_frozen_signature_far_ahead_runs_each_time_or_is_refused(
     courier.deliver_all()
     assert effects.read_text().count("later") == 2
     assert len(recorded(database, frozen.id)) == 2
+    assert owed(database) == []
+
+
+# The worker's main process, and what goes back to the broker
+
+
+class Killed(BaseException):
+    """Stands for a pool process that is killed."""
+
+
+@pytest.fixture
+def ended(app: Celery, courier: Courier) -> list[Any]:
+    """How the bodies of the task `ending` end, one after the other; when there is nothing left, they return."""
+    ways: list[Any] = []
+
+    @app.task(base=Task, name="ending", shared=False, acks_late=True, max_retries=2)
+    def ending() -> None:
+        if (way := ways.pop(0) if ways else None) is not None:
+            raise way
+
+    return ways
+
+
+def second_of(app: Celery, courier: Courier, ended: list[Any], way: BaseException) -> tuple[str, Any]:
+    """Return the id and the message of a second application, whose body ends in this way."""
+    frozen = _frozen(app.tasks["ending"].s())
+    frozen.apply_async()
+    courier.deliver_all()
+    frozen.apply_async()
+    [message] = courier.collect()
+    ended.append(way)
+    return frozen.id, message
+
+
+@pytest.mark.parametrize("how", ["a hard limit", "a shutdown", "a revoke"])
+def test_the_end_of_a_second_application_is_recorded_when_its_process_is_gone(
+    app: Celery, courier: Courier, database: Database, ended: list[Any], how: str
+) -> None:
+    id, message = second_of(app, courier, ended, Killed())
+    with pytest.raises(Killed):
+        courier.deliver(message)
+    request = Request(message, app=app, hostname=courier.hostname, task=app.tasks["ending"], connection_errors=())
+    if how == "a hard limit":
+        request.on_timeout(soft=False, timeout=5)
+    elif how == "a shutdown":
+        request.hand_back()
+    else:
+        request._announce_revoked("terminated", True, "SIGTERM", False)
+    outcome = {"a hard limit": Outcome.TIMEOUT, "a shutdown": Outcome.INTERRUPTED, "a revoke": Outcome.CANCELLED}[how]
+    assert recorded(database, id) == [(1, Outcome.SUCCEEDED), (2, outcome)]
+
+
+def test_a_second_application_that_is_requeued_comes_again(
+    app: Celery, courier: Courier, database: Database, ended: list[Any]
+) -> None:
+    id, message = second_of(app, courier, ended, Reject(requeue=True))
+    courier.deliver(message)
+    assert (recorded(database, id), owed(database)) == ([(1, Outcome.SUCCEEDED)], [])
+    courier.deliver(message)  # as the broker does
+    assert recorded(database, id) == [(1, Outcome.SUCCEEDED), (2, Outcome.SUCCEEDED)]
     assert owed(database) == []
