@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 
 from .. import answers
-from ..domain.execution import Outcome
+from ..domain.execution import Execution, Outcome
 from ..domain.job import MAX_ID, Job, JobState, Source
 from ..domain.paging import Page
 from ..domain.workflow import TASK
@@ -83,7 +83,7 @@ def revoke_all(installation: Installation, ids: Sequence[str]) -> None:
         done = []
         for id in ids:
             found = _locked(tx, id=id)
-            if not found and len(id) <= MAX_ID and not executions.is_recorded(tx, id) and not _refuse_unseen(tx, id):
+            if not found and len(id) <= MAX_ID and not _refuse_unseen(tx, id):
                 found = _locked(tx, id=id)  # a worker was faster
             done += [job for job in found if _cancel_one(tx, job, actor=None, reason="revoked")]
         return done
@@ -92,18 +92,31 @@ def revoke_all(installation: Installation, ids: Sequence[str]) -> None:
 
 
 def _refuse_unseen(tx: Transaction, id: str) -> bool:
-    """Record that a call which no worker has seen is cancelled. False: its row is there by now.
+    """Record that a call which no worker has seen is cancelled, if there may be one. False: its row is there by now.
 
     The row is inserted first and goes again, so that a gate which inserts it meanwhile waits for us, or we for it.
     """
-    unseen = replace(_unseen(id, tx.read_now()), app=tx.app)
+    attempt = _unseen_attempt(executions.of_job(tx, id))
+    if attempt is None:
+        return True
+    unseen = replace(_unseen(id, tx.read_now()), attempt=attempt, app=tx.app)
     if not tx.insert_new(jobs.job, jobs.columns_of(unseen)):
         return False
-    if executions.is_recorded(tx, id):
+    if executions.is_recorded(tx, id, since=attempt):
         jobs.remove_waiting(tx, id, unseen.attempt)
     else:
         settlement.drop(tx, unseen, Outcome.CANCELLED, reason="revoked before it was seen")
     return True
+
+
+def _unseen_attempt(recorded: Sequence[Execution]) -> int | None:
+    """Return the attempt that a call which no worker has seen begins with: what replaces a job is the next one.
+
+    `recorded` are the attempts of its id, the last one first. None: its job has ended.
+    """
+    if not recorded:
+        return 1
+    return recorded[0].attempt + 1 if recorded[0].outcome is Outcome.REPLACED else None
 
 
 def _locked(tx: Transaction, **which: str | None) -> Page[Job]:

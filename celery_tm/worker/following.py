@@ -19,24 +19,29 @@ from celery.signals import task_failure, task_postrun, task_success
 
 from .. import answers, clock
 from ..domain.codec import encode
+from ..domain.execution import Outcome
 from ..domain.ids import NAMESPACE
 from ..domain.job import Job
 from ..errors import InvalidValue, TmError
 from ..producer.capturing import wait_of
-from ..store import following
+from ..store import executions, following, jobs
+from ..store.database import Transaction
 from ..store.following import KEEPS_KEY, STAYS
 from . import context as contexts
 from . import recorder
 from .context import JobContext
 from .delivery import REPLACES
 from .lease import keeper_of
-from .signatures import parts_of
+from .signatures import first_calls, parts_of
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(minutes=10)  # between two tries to hand on what follows; doubles from two seconds
 LONGEST_HOLD = timedelta(days=1)  # between two messages of a replacement; doubles from the dispatch lease
 WHEN = ("eta", "countdown")
 NOT_BEFORE = "not_before"  # in `ended`: when a replacement is to be sent
+CAME = "came"  # in `ended`: the first calls of a replacement have passed the gate; it is not sent again
+JOINS_GROUP = "celery.accumulate"  # what Celery adds to a group that replaces a task
+GOES_ON = frozenset({Outcome.SUCCEEDED, Outcome.DEDUPLICATED, Outcome.REPLACED})
 
 
 class RecordedFailure(TmError):
@@ -123,15 +128,12 @@ def _kept_replacement(context: JobContext, sig: Any) -> Mapping[str, Any] | None
     One that is far ahead waits in this row, and is sent without its time when that has come.
     """
     assert context.installation is not None
-    first = sig
-    while first.get("task") == "celery.chain" and (parts := parts_of(first)):
-        first = parts[0]
+    installation, firsts = context.installation, first_calls(sig)
+    may_stay = all(_may_be_sent_again(installation.app.tasks, one) for one in _all_of(sig))
+    if [_id_of(one) for one in firsts] != [context.id]:
+        return _as_json({"replaced": dict(sig), **({STAYS: True} if may_stay else {})})
+    [first] = firsts
     options = first["options"]
-    if options.get("task_id") != context.id:
-        return _as_json({"replaced": dict(sig)})
-    installation = context.installation
-    is_gated = getattr(installation.app.tasks.get(first.get("task")), "tm_gated", False)
-    may_stay = is_gated and options.get("expires") is None  # else no gate would let the row go
     own_key = may_stay and context.key is not None and first.get("task") == context.job.task
     kept = {KEEPS_KEY: True} if own_key else {STAYS: True} if may_stay else {}
     wait = wait_of(installation.app, options.get("eta"), options.get("countdown"))
@@ -144,13 +146,78 @@ def _kept_replacement(context: JobContext, sig: Any) -> Mapping[str, Any] | None
     return _as_json({"replaced": dict(sig), **kept}) or ({"replaced": None, **kept} if own_key else None)
 
 
+def _may_be_sent_again(tasks: Mapping[str, Any], sig: Mapping[str, Any]) -> bool:
+    """Say whether a call that is sent twice runs once, and comes to a gate at last; what comes too late comes to none."""
+    if (sig.get("options") or {}).get("expires") is not None:
+        return False
+    return bool(parts_of(sig)) or sig.get("task") == JOINS_GROUP or (_id_of(sig) is not None and _is_gated(tasks, sig))
+
+
+def _is_gated(tasks: Mapping[str, Any], sig: Mapping[str, Any]) -> bool:
+    return bool(getattr(tasks.get(str(sig.get("task"))), "tm_gated", False))
+
+
+def _id_of(sig: Mapping[str, Any]) -> Any:
+    return (sig.get("options") or {}).get("task_id")
+
+
+def _all_of(sig: Any) -> list[Any]:
+    """Return a signature with all that it is made of."""
+    return [sig, *(inner for part in parts_of(sig) for inner in _all_of(part))]
+
+
 def _send_again(context: JobContext, ended: Mapping[str, Any], app: Any) -> None:
     """Send a replacement that is due, whose worker died, or that has not come to the gate for long. Always raises Ignore."""
-    if ended["replaced"] is not None:
+    if ended["replaced"] is None:
+        logger.warning("what replaces job %s cannot be sent again: its arguments are not JSON, or too long", context.id)
+        _let_row_go(context)  # the key is free
+    elif STAYS in ended and _has_come(context, ended):
+        context.ended, context.followed = {**ended, CAME: True}, True
+        if not _leads_to_id(context, ended["replaced"]):
+            _let_row_go(context)
+    else:
         _send(context, signature(ended["replaced"], app=app))
-    logger.warning("what replaces job %s cannot be sent again: its arguments are not JSON, or too long", context.id)
-    context.ended, context.followed = {}, True  # the key is free
     raise Ignore("replaced by another call")
+
+
+def _let_row_go(context: JobContext) -> None:
+    context.ended, context.followed = {}, True
+
+
+def _has_come(context: JobContext, ended: Mapping[str, Any]) -> bool:
+    """Say whether each call that sending the replacement publishes has come to the gate: its row has what follows it."""
+    ids = [_id_of(one) for one in first_calls(ended["replaced"])]
+    if CAME in ended:
+        return True
+    if context.id in ids:  # else its gate had deleted this row
+        return False
+    assert context.installation is not None
+    return context.installation.database.run(lambda tx: all(_is_known(tx, id) for id in ids))
+
+
+def _is_known(tx: Transaction, id: str) -> bool:
+    return jobs.find(tx, id) is not None or executions.is_recorded(tx, id)
+
+
+def _leads_to_id(context: JobContext, sig: Mapping[str, Any]) -> bool:
+    """Say whether the call with the job's id is still to come to a gate, which lets the row go.
+
+    Not if it has no gate, as what joins a group's results, or if a call before it has ended without success.
+    """
+    assert context.installation is not None
+    calls = [one for one in _all_of(sig) if not parts_of(one)]
+    if any(one.get("task") == JOINS_GROUP for one in calls):
+        return False
+    before = [id for one in calls if (id := _id_of(one)) != context.id]
+    return context.installation.database.run(lambda tx: not any(_has_failed(tx, id) for id in before))
+
+
+def _has_failed(tx: Transaction, id: str) -> bool:
+    """Say whether the last attempt of a call failed, or was cancelled, and no other one follows."""
+    if jobs.find(tx, id) is not None:
+        return False
+    last = next(iter(executions.of_job(tx, id)), None)
+    return last is not None and last.outcome not in GOES_ON
 
 
 def _send(context: JobContext, sig: Any) -> None:

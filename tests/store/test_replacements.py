@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord
+from celery import Celery, chain, chord, group
 from kombu.exceptions import OperationalError
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from tmtest.courier import Courier, owed
 
-from celery_tm import Task, TimeManagement, defer
+from celery_tm import Task, TimeManagement, cancel, defer
 from celery_tm.domain.execution import Outcome
+from celery_tm.domain.job import Status
+from celery_tm.producer.cancelling import revoke_all
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.store import executions, keys, tables
 from celery_tm.store.database import Database
@@ -291,3 +293,118 @@ def test_jobs_of_a_chunk_keep_their_keys_for_their_replacements(
     assert sorted(bodies) == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
     assert [outcomes(tm, job.id) for job in jobs] == [[Outcome.REPLACED, Outcome.SUCCEEDED]] * 2
     assert owed(database) == []
+
+
+# Replacements of several calls
+
+
+@pytest.fixture
+def parts(app: Celery, courier: Courier, bodies: list[Any]) -> Any:
+    """Return a task that its argument says what to replace with."""
+
+    @app.task(base=Task, name="part", shared=False, max_retries=0)
+    def part(name: str, *_: Any) -> str:
+        bodies.append(name)
+        if name == "bad":
+            raise ValueError(name)
+        return name
+
+    @app.task(base=Task, bind=True, name="splits", shared=False, max_retries=0)
+    def splits(self: Task, shape: str) -> Any:
+        bodies.append(shape)
+        bad = part.si("bad" if shape == "failing chain" else "a")
+        shapes = {
+            "chain": chain(bad, part.si("b")),
+            "failing chain": chain(bad, part.si("b")),
+            "group": group(part.si("a"), part.si("b")),
+            "chord": chord([part.si("a"), part.si("b")], part.si("c")),
+            "chain that begins with a group": chain(group(part.si("a"), part.si("b")), part.si("c")),
+        }
+        return self.replace(shapes[shape])
+
+    return splits
+
+
+SHAPES = ("chain", "group", "chord", "chain that begins with a group")
+
+
+def live_on(courier: Courier, noon: MovableClock, *, rounds: int = 8) -> None:
+    """Deliver all that there is, again and again, until no wait between two looks at a replacement is left."""
+    for _ in range(rounds):
+        courier.deliver_all()
+        noon.forward("2d")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_replacement_of_several_calls_that_the_broker_loses_is_sent_again(
+    parts: Any, courier: Courier, tm: TimeManagement, bodies: list[Any], noon: MovableClock, shape: str
+) -> None:
+    handle = defer(parts.s(shape))
+    courier.dispatch()
+    for message in courier.collect():
+        courier.deliver(message)
+    assert courier.collect(), "the messages of the replacement, which nobody gets to see"
+    assert handle.state is Status.RUNNING
+    live_on(courier, noon)
+    assert bodies[0] == shape
+    assert sorted(bodies[1:]) == (["a", "b"] if shape in ("chain", "group") else ["a", "b", "c"])
+    assert owed(tm.installation.database) == []
+    assert outcomes(tm, handle.id) == [Outcome.REPLACED] + [Outcome.SUCCEEDED] * (shape != "group")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_replacement_of_several_calls_runs_each_once_however_slow_they_are(
+    parts: Any, courier: Courier, tm: TimeManagement, bodies: list[Any], noon: MovableClock, shape: str
+) -> None:
+    defer(parts.s(shape))
+    slow: list[Any] = []
+    for _ in range(4):
+        courier.dispatch()
+        slow += courier.collect()
+        if slow:
+            courier.deliver(slow.pop(0))
+        noon.forward("11m")
+    for message in slow:
+        courier.deliver(message)
+    live_on(courier, noon)
+    assert sorted(bodies[1:]) == (["a", "b"] if shape in ("chain", "group") else ["a", "b", "c"])
+    assert owed(tm.installation.database) == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "revoke", "revoke by a caller who finds no row"])
+def test_a_chain_that_replaces_a_job_is_cancelled_while_its_first_part_runs(
+    parts: Any, courier: Courier, app: Celery, tm: TimeManagement, bodies: list[Any], noon: MovableClock, how: str
+) -> None:
+    handle = defer(parts.s("chain"))
+    deliver_rounds(courier, 2)
+    assert bodies == ["chain", "a"]
+    if how == "cancel":
+        assert cancel(id=handle.id, app=app)
+    else:
+        if how != "revoke":
+            with tm.installation.database.transaction() as tx:
+                tx.execute(delete(tables.job).where(tables.job.c.id == handle.id))
+        revoke_all(tm.installation, [handle.id])
+    assert handle.state is Status.CANCELED
+    live_on(courier, noon)
+    assert bodies == ["chain", "a"]
+    assert outcomes(tm, handle.id) == [Outcome.REPLACED, Outcome.CANCELLED]
+    assert owed(tm.installation.database) == []
+
+
+def test_a_chain_that_fails_leaves_no_row_of_the_job_that_it_replaces(
+    parts: Any, courier: Courier, tm: TimeManagement, bodies: list[Any], noon: MovableClock
+) -> None:
+    handle = defer(parts.s("failing chain"))
+    live_on(courier, noon)
+    assert bodies == ["failing chain", "bad"]
+    assert owed(tm.installation.database) == []
+    assert outcomes(tm, handle.id) == [Outcome.REPLACED]
+
+
+def deliver_rounds(courier: Courier, rounds: int) -> None:
+    """Deliver what is there, and what that publishes, but not what follows."""
+    for _ in range(rounds):
+        courier.dispatch()
+        for message in courier.collect():
+            courier.deliver(message)
