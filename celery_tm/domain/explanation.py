@@ -49,6 +49,7 @@ class Facts:
     step_jobs: Mapping[str, Job] = field(default_factory=dict)  # those of its steps that are owed, by name
     letter_error: str | None = None
     ahead_in_line: int = 0
+    slot_is_free: bool = False  # of the key for which its job waits
     before: datetime | None = None  # the schedule's neighbours of the instant
     after: datetime | None = None
     closed_by: str | None = None
@@ -282,7 +283,7 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
         return f"was due at {due} and was not published: {_sentence(error)} No worker has its message; {again}."
     if job.slot is Slot.HELD:
         line = f", and {facts.ahead_in_line} more wait before it" if facts.ahead_in_line else ""
-        return f"was due at {due} and waits for its turn: {_taken(job)}{line}."
+        return f"was due at {due} and waits for its turn: {_taken(facts, job)}{line}."
     if job.state is JobState.DISPATCHED and job.task == TASK:
         return f"was due at {due} and is about to start: {job.claimed_by} has claimed it."
     if job.state is JobState.DISPATCHED:
@@ -292,7 +293,9 @@ def _waiting(facts: Facts, occurrence: Occurrence) -> str:
     return f"has been due since {due} and waits for a beat to send it; {_beat(facts)}."
 
 
-def _taken(job: Job) -> str:
+def _taken(facts: Facts, job: Job) -> str:
+    if facts.slot_is_free:
+        return f"a slot is free, and a beat lets the next job go on within some seconds; {_beat(facts)}"
     if (job.concurrency_key or "").startswith("definition:"):
         return "an earlier run of it has not ended"
     slots = "the only slot" if job.concurrency == 1 else f"all {job.concurrency} slots"

@@ -144,6 +144,7 @@ def _of_occurrence(tx: Transaction, facts: Facts, occurrence: Occurrence) -> Fac
         step_jobs={job.step: job for job in all_owed if job.step is not None},
         letter_error=letter.last_error if letter else None,
         ahead_in_line=lanes.count_before(tx, owed) if owed else 0,
+        slot_is_free=lanes.is_free(tx, owed) if owed and owed.slot else False,
         version=_version(made) if made else facts.version,
         started_by=_started_by(tx, facts.name, occurrence),
         is_manual=Source.MANUAL in {*(one.source for one in ran), *(one.source for one in all_owed)},

@@ -162,7 +162,7 @@ class Dispatcher:
             keys = lanes.waited_for(tx, after=start, limit=KEYS)
 
         def work(tx: Transaction, some: Sequence[str]) -> None:
-            lanes.relieve(tx, some)
+            lanes.relieve(tx, some, skip=self.installation.skipped(JOBS))
             tried.append(some[-1])
 
         def failed(key: str, error: Exception) -> None:

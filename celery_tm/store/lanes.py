@@ -58,7 +58,7 @@ def claim_due(
     hold(tx, [one.id for one in waiting if one.id not in ids])
     spare = {key: limits[key] - used[key] for key in ours if used[key] < limits[key]}
     for key in _with_held(tx, spare):  # its limit was raised, or nobody told it that a slot is free
-        _open(tx, key, spare[key])
+        _open(tx, key, spare[key], skip=skip)
     return claims.claim(tx, list(ids), node=node, lease=lease)
 
 
@@ -152,24 +152,38 @@ def waited_for(tx: Transaction, *, after: str, limit: int) -> list[str]:
     return list(tx.execute(select(lane.c.key).where(lane.c.key > after, waits).order_by(lane.c.key).limit(limit)).scalars())
 
 
-def relieve(tx: Transaction, keys: Collection[str]) -> None:
+def relieve(tx: Transaction, keys: Collection[str], *, skip: Sequence[str] = ()) -> None:
     """Let jobs of these keys go on that wait for a slot though one is free.
 
     Whoever gives a slot back lets the next one go on; this is for those who could not: a caller that committed over a bare
-    connection, or died right after its commit.
+    connection, or died right after its commit. It is also for jobs whose turn went to a row that no claim takes: one of
+    `skip`, which cannot be read, or one of another app, which may have no beat.
     """
     ours = _lock(tx, keys)
     in_use = _in_use(tx, ours) if ours else []
     used = Counter(one.key for one in in_use)
     for key in sorted(ours):
-        mine = and_(job.c.concurrency_key == key, job.c.slot.is_not(None), IS_PENDING)
-        ahead = select(func.count()).select_from(job).where(mine, MAY_TAKE_SLOT, job.c.run_at <= tx.now)
-        if tx.execute(ahead).scalar_one():
+        if _is_any_ahead(tx, key, skip):
             continue  # the next claim sees to it
+        mine = and_(job.c.concurrency_key == key, job.c.slot.is_not(None), IS_PENDING)
         held = _claimants(tx, select(job.c.id).where(mine, WAITS_FOR_SLOT).order_by(job.c.run_at).limit(LOOK))
         limits = _limits([key], [*(one for one in in_use if one.key == key), *held])
         if used[key] < limits[key]:
-            _open(tx, key, limits[key] - used[key])
+            _open(tx, key, limits[key] - used[key], skip=skip, only_ours=True)
+
+
+def _is_any_ahead(tx: Transaction, key: str, skip: Sequence[str]) -> bool:
+    """Say whether the next claim of this app finds a due job whose turn it is."""
+    ahead = select(job.c.id).where(job.c.app == tx.app, job.c.concurrency_key == key, IS_PENDING, MAY_TAKE_SLOT)
+    ahead = ahead.where(job.c.run_at <= tx.now).order_by(job.c.run_at, job.c.id)
+    return tx.execute(leave_out(tx, ahead, job.c.id, skip, limit=1).limit(1)).first() is not None
+
+
+def is_free(tx: Transaction, one: Job) -> bool:
+    """Say whether a slot of a job's key is free."""
+    key = one.concurrency_key or ""
+    in_use = _in_use(tx, [key])
+    return len(in_use) < _limits([key], [*in_use, _claimant(one)])[key]
 
 
 def hold(tx: Transaction, ids: Sequence[str]) -> None:
@@ -206,14 +220,13 @@ def free_keys(tx: Transaction, given: Mapping[str, int]) -> None:
         _open(tx, key, given[key])
 
 
-def _open(tx: Transaction, key: str, count: int) -> None:
-    """Let the oldest held jobs of a key go on, so many of each priority: the claim chooses. The caller holds the lane.
+def _open(tx: Transaction, key: str, count: int, *, skip: Sequence[str] = (), only_ours: bool = False) -> None:
+    """Let the oldest held jobs of a key go on, so many of each app and priority: the claim chooses.
 
-    One that somebody else has locked is passed over.
+    The caller holds the lane. A job that another transaction has locked is passed over, and so are `skip`. `only_ours`: only
+    jobs of this app go on.
     """
-    query = select(job.c.id, job.c.priority).where(job.c.concurrency_key == key, WAITS_FOR_SLOT)
-    query = query.order_by(job.c.run_at, job.c.id).limit(max(LOOK, count))
-    chosen = _choose(tx.execute(query).all(), count)
+    query, chosen = _next_held(tx, key, count, skip, only_ours=only_ours)
     if not chosen:
         return
     mine = select(job.c.id).where(job.c.id.in_(chosen), IS_PENDING)
@@ -223,11 +236,29 @@ def _open(tx: Transaction, key: str, count: int) -> None:
         tx.wake()
 
 
+def _next_held(
+    tx: Transaction, key: str, count: int, skip: Sequence[str], *, only_ours: bool
+) -> tuple[Select[Any], list[str]]:
+    """Return the query for the oldest held jobs of a key, and those of them that are to go on.
+
+    If so many of other apps wait that none of this app is among them, its own oldest ones go on too.
+    """
+    most = max(LOOK, count)
+    query: Select[Any] = select(job.c.id, job.c.priority, job.c.app).where(job.c.concurrency_key == key, WAITS_FOR_SLOT)
+    query = query.order_by(job.c.run_at, job.c.id)
+    ours = query.where(job.c.app == tx.app)
+    query = leave_out(tx, ours if only_ours else query, job.c.id, skip, limit=most).limit(most)
+    found = list(tx.execute(query))
+    if len(found) == most and tx.app not in {app for _, _, app in found}:
+        found += tx.execute(leave_out(tx, ours, job.c.id, skip, limit=most).limit(most))
+    return query, _choose(found, count)
+
+
 def _choose(held: Sequence[Any], count: int) -> list[str]:
-    by_priority: dict[int | None, list[str]] = {}
-    for id, priority in held:
-        by_priority.setdefault(priority, []).append(id)
-    return [id for ids in by_priority.values() for id in ids[:count]]
+    alike: dict[tuple[str, int | None], list[str]] = {}
+    for id, priority, app in held:
+        alike.setdefault((app, priority), []).append(id)
+    return [id for ids in alike.values() for id in ids[:count]]
 
 
 def _wait_for(tx: Transaction, key: str) -> None:

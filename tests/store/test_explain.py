@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from sqlalchemy import delete
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, plan, start
 
 from celery_tm import TimeManagement, cancel
 from celery_tm.errors import DefinitionNotFound
 from celery_tm.recovery.reaper import reap
 from celery_tm.scheduler.dispatcher import Dispatcher
-from celery_tm.store import nodes
+from celery_tm.store import nodes, tables
 from celery_tm.testing import MovableClock
 
 
@@ -64,6 +65,20 @@ def test_a_paused_definition_names_who_paused_it_and_why(tm: TimeManagement, noo
     assert "the definition was paused" in told
     assert "paused by alice" in told
     assert "stock-taking" in told
+
+
+def test_a_run_that_waits_for_a_slot_says_whether_one_is_free(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, concurrency_key="db", overlap="allow")
+    noon.forward("1m")
+    plan(tm)
+    [first] = claim(tm)
+    noon.forward("1m")
+    plan(tm)
+    assert claim(tm) == []
+    assert "the only slot of concurrency_key 'db' is taken" in why(tm, 2)
+    with tm.installation.database.transaction() as tx:
+        tx.execute(delete(tables.job).where(tables.job.c.id == first))
+    assert "waits for its turn: a slot is free" in why(tm, 2)
 
 
 def test_a_failure_shows_its_error(tm: TimeManagement, noon: MovableClock) -> None:

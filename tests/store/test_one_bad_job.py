@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -223,13 +224,47 @@ def test_a_held_job_without_a_limit_does_not_keep_others_waiting(app: Celery, tm
     assert sorted(claim(tm)) == sorted(ids)
 
 
+@pytest.mark.parametrize("bad", [{"options": "[1]"}, {"app": "one without a beat"}], ids=["unreadable", "another app's"])
+def test_a_job_that_no_claim_takes_does_not_keep_the_others_of_its_key_waiting(
+    app: Celery, tm: TimeManagement, bad: dict[str, Any]
+) -> None:
+    ids = [defer(app.tasks["effect"].s(n), delay=n * SOON, concurrency_key="k").id for n in range(4)]
+    time.sleep(0.01)
+    beat = Dispatcher(tm.installation, "beat")
+    assert [job.id for job in beat.claim(10)[1]] == ids[:1]
+    spoil(tm, ids[1], **bad)
+    for ended, following in pairwise([ids[0], *ids[2:]]):
+        recorder.record_success(tm.installation, start(tm, ended), None)
+        claimed = [job.id for job in beat.claim(10)[1]]  # finds the bad one
+        beat.relieve(at_once=True)
+        claimed += [job.id for job in beat.claim(10)[1]]
+        assert claimed == [following]
+    recorder.record_success(tm.installation, start(tm, ids[3]), None)
+
+
+def test_many_jobs_of_an_app_without_a_beat_do_not_keep_the_others_of_their_key_waiting(
+    app: Celery, tm: TimeManagement
+) -> None:
+    first = defer(app.tasks["effect"].s(1), concurrency_key="k").id
+    assert claim(tm) == [first]
+    strays = [defer(app.tasks["effect"].s(1), delay=SOON, concurrency_key="k").id for _ in range(lanes.LOOK + 1)]
+    own = [defer(app.tasks["effect"].s(n), delay=SOON, concurrency_key="k").id for n in (1, 2)]
+    claim(tm)
+    with tm.installation.database.transaction() as tx:
+        tx.execute(update(tables.job).where(tables.job.c.id.in_(strays)).values(app="one without a beat", slot="held"))
+    recorder.record_success(tm.installation, start(tm, first), None)
+    assert claim(tm) == own[:1]
+    recorder.record_success(tm.installation, start(tm, own[0]), None)
+    assert claim(tm) == own[1:]
+
+
 def test_a_key_that_cannot_be_looked_at_does_not_keep_others_waiting(
     app: Celery, tm: TimeManagement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [f"k{n}" for n in range(6)]
     ids = held_though_free(app, tm, keys)
     opening = lanes._open
-    monkeypatch.setattr(lanes, "_open", lambda tx, key, count: 1 / 0 if key == "k2" else opening(tx, key, count))
+    monkeypatch.setattr(lanes, "_open", lambda tx, key, *of, **how: 1 / 0 if key == "k2" else opening(tx, key, *of, **how))
     monkeypatch.setattr(dispatcher, "KEYS", 4)
     monkeypatch.setattr(dispatcher, "RELIEVE_FOR", 60.0)
     beat = Dispatcher(tm.installation, "beat")

@@ -189,6 +189,16 @@ STATES: list[tuple[str, dict[str, Any], str]] = [
         f"'sync' was due at {AT_ONE} and waits for its turn: the only slot of concurrency_key 'db' is taken.",
     ),
     (
+        "held though a slot is free",
+        {
+            "occurrence": an_occurrence(OccurrenceState.PENDING),
+            "job": a_job(slot=Slot.HELD, concurrency_key="db", concurrency=1),
+            "slot_is_free": True,
+        },
+        f"'sync' was due at {AT_ONE} and waits for its turn: a slot is free, and a beat lets the next job go on within some"
+        " seconds; no beat was ever seen, start one with `celery -A app beat -S celery_tm.Scheduler`.",
+    ),
+    (
         "held by its key of three",
         {
             "occurrence": an_occurrence(OccurrenceState.PENDING),
