@@ -80,6 +80,8 @@ class Call:
     call: str | None = None  # what tells it from other calls with its id
     replaces: bool = False  # it was put in the place of an earlier attempt
     keep: Mapping[str, Any] = field(default_factory=dict)  # how long its key is kept otherwise, as columns
+    entity_id: str | None = None  # of the job that it replaces
+    scope: Mapping[str, Any] | None = None
     limit: timedelta | None = None  # how long it may run before it counts as stuck; None: `tm_stuck_after`
 
 
@@ -114,6 +116,8 @@ def job_of(call: Call) -> Job:
         concurrency=call.concurrency,
         slot=Slot.OPEN if call.concurrency_key else None,
         expires_at=call.expires_at,
+        entity_id=call.entity_id,
+        scope=call.scope,
     )
 
 

@@ -7,7 +7,7 @@ job and attempt at most one delivery gets in, and none after the key has succeed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -180,14 +180,14 @@ def _take_key(tx: Transaction, job: Job) -> Decision:
 
 def admit_call(installation: Installation, call: Call, *, worker: str) -> Decision:
     """Let in a direct call by inserting its row as running: leased, fenced and recovered like any job."""
-    made = replace(job_of(call), state=JobState.RUNNING, claimed_by=worker, dispatches=1)
+    made = _running(call, worker)
     lease, limit = installation.settings.tm_lease, call.limit or installation.settings.tm_stuck_after
     most = installation.settings.tm_max_in_flight
     fault = call.fault or (_not_kept(made) if made.concurrency_key is not None else None)
 
     def work(tx: Transaction) -> Decision:
-        own = _take_place(tx, call) if call.replaces else call
-        job = made if own is call else replace(made, dedupe_key=own.key, keep_key=own.keep_key, **own.keep)
+        own = _take_place(tx, call, installation.app.tasks, made) if call.replaces else call
+        job = made if own is call else _running(own, worker)
         refusal = _ran_before(tx, own) if tx.dialect.asks_key_first else None
         if refusal:
             return _answered(tx, own, job, refusal)
@@ -229,20 +229,32 @@ def _hold(tx: Transaction, call: Call, job: Job) -> Decision | None:
     return held if can_wait and _insert_waiting(tx, job) else replace(held, verdict=Verdict.LATER)
 
 
-def _take_place(tx: Transaction, call: Call) -> Call:
-    """Delete the row of the attempt that a call replaces: here is what follows it.
+def _running(call: Call, worker: str) -> Job:
+    return replace(job_of(call), state=JobState.RUNNING, claimed_by=worker, dispatches=1)
 
-    The call gets the key that this row kept for it, unless its task's rule makes one.
-    """
+
+def _take_place(tx: Transaction, call: Call, tasks: Mapping[str, Any], made: Job) -> Call:
+    """Delete the row of the attempt that a call replaces, and return the call with what it gets from that."""
     if _replaces_nothing(tx, call) is not None:
         return call
     before = jobs.find(tx, call.id)
     following.call_off(tx, call.id)
-    if before is None or before.ended is None or before.dedupe_key is None or call.key is not None:
-        return call
-    keep = {"keep_failed": before.keep_failed, "keep_cancelled": before.keep_cancelled}
-    own = replace(call, key=before.dedupe_key, keep_key=before.keep_key, keep=keep)
-    return own if before.task == call.task else call
+    if before is None:
+        last = next(iter(executions.of_job(tx, call.id)), None)  # it has no row where it could not be sent again
+        return call if last is None else replace(call, entity_id=last.entity_id, scope=last.scope)
+    own = replace(call, entity_id=before.entity_id, scope=before.scope)
+    if before.ended is not None and before.dedupe_key is not None and call.key is None and before.task == call.task:
+        keep = {"keep_failed": before.keep_failed, "keep_cancelled": before.keep_cancelled}
+        own = replace(own, key=before.dedupe_key, keep_key=before.keep_key, keep=keep)
+    if call.concurrency_key is None and _not_kept(made) is None:  # else it cannot wait for a slot
+        own = replace(own, concurrency_key=before.concurrency_key, concurrency=before.concurrency)
+    return replace(own, max_retries=before.max_retries) if _states_retries(before, call, tasks) else own
+
+
+def _states_retries(before: Job, call: Call, tasks: Mapping[str, Any]) -> bool:
+    """Say whether a job's `max_retries` holds for the call that replaces it: not if it is only that of another task."""
+    task = tasks.get(before.task)
+    return before.task == call.task or task is None or task.max_retries != before.max_retries
 
 
 def _run(job: Job) -> Decision:

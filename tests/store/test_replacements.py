@@ -295,6 +295,99 @@ def test_jobs_of_a_chunk_keep_their_keys_for_their_replacements(
     assert owed(database) == []
 
 
+# What a replacement gets from its job
+
+
+def test_a_replacement_keeps_the_entity_scope_and_retries_that_its_job_was_deferred_with(
+    app: Celery, courier: Courier, tm: TimeManagement, bodies: list[Any]
+) -> None:
+    @app.task(base=Task, bind=True, name="fails_at_last", shared=False, max_retries=3)
+    def fails_at_last(self: Task, n: int) -> Any:
+        bodies.append((n, self.job.entity_id, dict(self.job.scope)))
+        if n:
+            return self.replace(self.s(n - 1))
+        raise ValueError("at last")
+
+    handle = defer(fails_at_last.s(2), entity_id="order 7", scope={"tenant_id": 7}, max_retries=0)
+    courier.deliver_all()
+    assert bodies == [(n, "order 7", {"tenant_id": 7}) for n in (2, 1, 0)]
+    assert outcomes(tm, handle.id) == [Outcome.REPLACED, Outcome.REPLACED, Outcome.FAILED]
+    assert [one.attempt for one in tm.history(scope={"tenant_id": 7})] == [3, 2, 1]
+    assert handle.state is Status.FAILED, "no try was left"
+
+
+@pytest.mark.parametrize("stated", [None, 1])
+def test_a_replacement_of_another_task_goes_by_the_retries_of_its_task_or_those_that_were_stated(
+    app: Celery, courier: Courier, tm: TimeManagement, stated: int | None
+) -> None:
+    @app.task(base=Task, name="careful", shared=False, max_retries=0)
+    def careful() -> None:
+        raise ValueError("not again")
+
+    @app.task(base=Task, bind=True, name="makes_way", shared=False, max_retries=3)
+    def makes_way(self: Task) -> Any:
+        return self.replace(careful.s())
+
+    handle = defer(makes_way.s(), **({} if stated is None else {"max_retries": stated}))
+    courier.deliver_all()
+    assert handle.state is (Status.FAILED if stated is None else Status.RETRY_SCHEDULED)
+
+
+@pytest.mark.parametrize("expires", [None, 3600], ids=["", "expires"])
+def test_a_running_replacement_is_cancelled_by_the_entity_of_its_job(
+    app: Celery, courier: Courier, tm: TimeManagement, bodies: list[Any], expires: int | None
+) -> None:
+    @app.task(base=Task, bind=True, name="cancels", shared=False)
+    def cancels(self: Task, *, last: bool = False) -> Any:
+        if not last:
+            return self.replace(self.s(last=True).set(expires=expires))
+        bodies.append(cancel(entity_id="order 7", app=app))
+        raise ValueError("it is not tried again")
+
+    handle = defer(cancels.s(), entity_id="order 7")
+    courier.deliver_all()
+    assert bodies == [True]
+    assert handle.state is Status.CANCELED
+
+
+def test_a_replacement_waits_for_a_slot_of_the_key_that_its_job_was_deferred_with(
+    app: Celery, courier: Courier, tm: TimeManagement, bodies: list[Any]
+) -> None:
+    limit = {"concurrency_key": "turns", "concurrency": 1}
+    job = defer(app.tasks["no_rule"].s(1), **limit)
+    courier.dispatch()
+    courier.deliver(courier.collect()[0])
+    [replacement] = courier.collect()
+    defer(app.tasks["no_rule"].s(0), **limit)
+    courier.dispatch()
+    [other] = courier.collect()
+    courier.deliver(replacement)
+    courier.dispatch()
+    assert bodies == [1], "the other job has the only slot"
+    assert courier.collect() == []
+    courier.deliver(other)
+    courier.deliver_all()
+    assert bodies == [1, 0, 0]
+    assert outcomes(tm, job.id) == [Outcome.REPLACED, Outcome.SUCCEEDED]
+    assert owed(tm.installation.database) == []
+
+
+def test_a_replacement_that_no_row_can_hold_runs_without_a_slot(
+    app: Celery, courier: Courier, tm: TimeManagement, bodies: list[Any]
+) -> None:
+    app.conf.update(accept_content=["json", "pickle"])
+
+    @app.task(base=Task, bind=True, name="pickles", shared=False)
+    def pickles(self: Task, *rest: Any) -> Any:
+        bodies.append(len(rest))
+        return None if rest else self.replace(self.s(Strange()).set(serializer="pickle"))
+
+    job = defer(pickles.s(), key="k", concurrency_key="turns")
+    deliver_one_by_one(courier)
+    assert bodies == [0, 1]
+    assert outcomes(tm, job.id) == [Outcome.REPLACED, Outcome.SUCCEEDED]
+
+
 # Replacements of several calls
 
 
