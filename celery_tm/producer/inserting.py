@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from ..errors import DatabaseUnavailable, DuplicateId, DuplicateKey, TmError
 from ..installation import Installation, node_name
 from ..publisher import ONE_MORE_TRY, hand_over, publish, put_back, put_back_unsendable
 from ..store import claims, dead_letters, executions, insertion, jobs, keys, lanes
+from ..store.body import joined_by
 from ..store.database import Transaction
 from ..store.dead_letters import DeadLetter
 from .handle import JobHandle
@@ -113,7 +114,9 @@ def _insert_one(installation: Installation, tx: Transaction, request: Request, t
     if key is not None and tx.dialect.asks_key_first:
         if done := _find_kept(installation, tx, task, key):
             return _taken(installation, request, done.job, done.done_at, done.status)
-        if request.on_duplicate != "replace" and (known := _find_owed(installation, tx, task, key)):
+        returns, body = request.on_duplicate != "replace", joined_by(installation.database, None)
+        known = _find_owed(installation, tx, task, key) if returns or body is not None else None
+        if known is not None and (returns or (body is not None and body.job == known.id)):  # it runs: nothing replaces it
             return _taken(installation, request, known.id, known.run_at, known.status)
     written = insertion.insert_one(tx, draft, fresh=key is None and not request.names_id)
     if written is None:
@@ -156,6 +159,13 @@ def _find_owed(installation: Installation, tx: Transaction, task: str, key: str)
     return found or _aside(installation, lambda own: jobs.find_by_key(own, task, key, locking=False))
 
 
+def _note_locked(installation: Installation, tx: Transaction, ids: Collection[str]) -> None:
+    """Note that a body's transaction has locked the row of its own job, where an insert locks the row that it meets."""
+    body = joined_by(installation.database, None)
+    if body is not None and tx.dialect.asks_key_first and body.job in ids:
+        body.holds_row = True
+
+
 def _aside(installation: Installation, ask: Callable[[Transaction], T | None]) -> T | None:
     """Ask in a transaction of our own, beside the caller's; if there is no connection for it, the gate finds out later."""
     try:
@@ -184,6 +194,7 @@ def _met(installation: Installation, tx: Transaction, request: Request, tries: i
             return handle_of(installation, replaced, created=False)
     existing = jobs.find_by_key(tx, task, key) if key else jobs.find(tx, id)
     if existing is not None:
+        _note_locked(installation, tx, [existing.id])
         if (
             request.names_id
             and existing.id == id
@@ -212,6 +223,7 @@ def _insert_many(installation: Installation, tx: Transaction, requests: Sequence
     _take_back(tx, [draft for draft in drafts if _pair(draft) in done and written.is_new(draft)])
     met = {_pair(one) for one in drafts if not written.is_new(one)} - done.keys()
     owed = jobs.find_by_keys(tx, sorted(met))
+    _note_locked(installation, tx, {one.id for one in owed.values()})
     handles = []
     for request, draft in zip(requests, drafts, strict=True):
         pair = _pair(draft)

@@ -49,7 +49,7 @@ class BodyTransaction:
         self._session: Session | None = None
         self._after_commit: list[Action] = []
         self.is_cancelled = False  # the body cancelled its own job
-        self.holds_row = False  # it has changed the row of its own job, as everybody else sees when it commits
+        self.holds_row = False  # it has changed or locked the row of its own job; others see, or reach, that when it commits
         self.is_over = False  # committed or rolled back: what is done from now on is no longer part of it
 
     @property

@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from tmtest.courier import Courier, owed
 
-from celery_tm import Task, TimeManagement, cancel, current_job, defer, workflow
+from celery_tm import Task, TimeManagement, cancel, current_job, defer, defer_many, workflow
 from celery_tm.domain.job import Status
 from celery_tm.scheduler.dispatcher import Dispatcher
-from celery_tm.store import tables
+from celery_tm.store import logs, tables
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
 
@@ -235,6 +235,35 @@ def test_a_body_that_cancels_its_own_does_not_wait_for_itself(
     else:
         assert (seen, handle.state, lines(database)) == ([False], Status.SUCCEEDED, ["cleared"])
     assert other.state == (Status.CANCELED if by in ("entity", "session") else Status.SCHEDULED)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["replace", "return", "many", "id"])
+def test_a_body_that_defers_its_own_key_does_not_wait_for_itself(
+    app: Celery, courier: Courier, tm: TimeManagement, database: Database, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(base=Task, bind=True, name="defers_itself", shared=False, transactional=True, max_retries=0)
+    def defers_itself(self: Task) -> None:
+        self.job.session.execute(page.insert().values(line="body"))
+        if how == "many":
+            handles = defer_many([(self.s(), {"key": key}) for key in ("own", "other")], delay="1h")
+        elif how == "id":
+            self.apply_async(task_id=self.job.id, countdown=3600)
+            handles = []
+        else:
+            handles = [defer(self.s(), key="own", on_duplicate=how, delay="1h")]
+        seen.extend((handle.id == self.job.id, handle.created) for handle in handles)
+        self.job.report_progress("half way")
+
+    seen: list[tuple[bool, bool]] = []
+    handle = defer(defers_itself.s(), key="own")
+    courier.deliver_all()
+    assert seen == {"many": [(True, False), (False, True)], "id": []}.get(how, [(True, False)])
+    assert (handle.state, lines(database)) == (Status.SUCCEEDED, ["body"])
+    assert "was not written" not in caplog.text
+    [execution] = tm.job(handle.id).executions
+    with database.transaction(write=False) as tx:
+        assert [line["message"] for line in logs.of_execution(tx, execution.id)] == ["half way"]
 
 
 @pytest.mark.timeout(60)
