@@ -113,7 +113,7 @@ class Installation:
         One that only waits for another transaction is left out for a moment, and not reported.
         """
         if isinstance(error, DatabaseBusy):
-            self.set_aside.hold(table, id, now=time.monotonic())
+            self.hold_row(table, id)
             return False
         row = BadRow(table, id, self.hidden(error), name)
         if not self.set_aside.add(row, now=time.monotonic()):
@@ -122,6 +122,10 @@ class Installation:
         if self.set_aside.count(table) == REPORTED:
             logger.error("%s rows of %s are set aside; further ones are not reported one by one", REPORTED, table)
         return True
+
+    def hold_row(self, table: str, id: str, *, waited: float = 0.0) -> None:
+        """Leave out a row for a moment, since another transaction holds what it needs; `waited` seconds told us so."""
+        self.set_aside.hold(table, id, now=time.monotonic(), waited=waited)
 
     def skipped(self, table: str) -> Sequence[str]:
         """Return the ids of a table's rows that this process leaves out at present."""

@@ -2,11 +2,13 @@
 
 A row lock makes one beat plan a definition at a time; the occurrence's id makes an instant decided once, whoever plans it.
 Everything about a batch of definitions is one transaction: a beat that dies in the middle has done nothing. A definition
-that this process cannot read or plan is set aside here, and its row is left alone: another node may be able to.
+that this process cannot read or plan is set aside here, and its row is left alone: another node may be able to. One whose
+plan would change a row that another transaction has locked is left out for a moment; planning waits for no lock.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,26 +97,31 @@ class Planner:
         except Exception as error:
             if is_outage(error):
                 raise
-            ids = database.run(lambda tx: definitions.due_ids(tx, limit=limit, skip=skip))
-            if not ids:
+            adding, changing = database.run(lambda tx: definitions.due_ids(tx, limit=limit, skip=skip))
+            if not adding and not changing:
                 raise
-            return self._plan_apart(ids), limit  # the next round goes on with what was not tried
+            # Those that need no rows of others are not to wait, or run out of time, because of one that does.
+            return [*self._plan_apart(adding), *self._plan_apart(changing)], limit  # the next round tries the rest
 
     def _plan_apart(self, ids: Sequence[str]) -> list[Plan]:
         """Plan definitions that failed together in halves, down to the ones that fail alone: those are set aside."""
+        began = time.monotonic()
         some = run_parts(
             self.installation.database,
             ids,
             lambda tx, part: self._plan(tx, len(part), (), part)[0],
-            failed=self._failed_alone,
+            failed=lambda id, error: self._failed_alone(id, error, waited=time.monotonic() - began),
             seconds=APART,
         )
         return [made for plans in some for made in plans]
 
-    def _failed_alone(self, id: str, error: Exception) -> None:
+    def _failed_alone(self, id: str, error: Exception, *, waited: float) -> None:
         if is_outage(error):
             raise error
-        self._set_aside(id, None, error)
+        if isinstance(error, DatabaseBusy):
+            self.installation.hold_row(TABLE, id, waited=waited)
+        else:
+            self._set_aside(id, None, error)
 
     def _plan(
         self, tx: Transaction, limit: int, skip: Sequence[str], only: Sequence[str] | None = None
@@ -144,9 +151,14 @@ class Planner:
         for definition in due:
             try:
                 owed = active.get(definition.id, Active())
-                plans.append(plan(definition, now=now, since=since, active=owed, limit=share))
+                made = plan(definition, now=now, since=since, active=owed, limit=share)
             except Exception as error:  # one that cannot be planned, say for a zone this node lacks, must not stop others
                 self._set_aside(definition.id, definition.name, error)
+                continue
+            if _may_write(tx, made):
+                plans.append(made)
+            else:
+                self.installation.hold_row(TABLE, definition.id)
         self._write(tx, plans, now)
         for made in plans:
             if made.is_complete:
@@ -213,6 +225,16 @@ class Planner:
         for made in plans:
             if made.definition.task not in app.tasks and made.definition.task != TASK:
                 events.emit_seldom(app, events.TaskUnknown(task=made.definition.task, name=made.definition.name))
+
+
+def _may_write(tx: Transaction, made: Plan) -> bool:
+    """Lock the rows that a plan changes or deletes, without waiting; False if another transaction holds some of them."""
+    if not tx.dialect.skips_locked:  # one lock for everything, and it is ours
+        return True
+    id = made.definition.id
+    if made.definition.plan_ahead and not occurrences.try_lock_planned(tx, id):
+        return False
+    return made.replaces is None or settlement.may_make_room(tx, occurrences.active_of(tx, id))
 
 
 def _by_recovery(plans: Sequence[Plan]) -> dict[str, int]:

@@ -45,6 +45,7 @@ BARRED_FOR = 1.0  # seconds that beat waits for a writer of SQLite after which w
 STUCK_AFTER = 15.0  # seconds after which a round is reported: TICK_BUDGET and time for the last statement
 BUSY_FOR = 1.0  # seconds for which a part of the round that met such a row is left out at least
 BUSY_SHARE = 3  # and so many times as long as it took
+PLANNING = "planning"  # the part that leaves out the rows which it waited for, and not the others
 LONGEST_ABSENCE = 10.0  # seconds without a look at the database after which beat does not know what it has missed
 
 
@@ -156,7 +157,7 @@ class Scheduler(CeleryScheduler):
         except DatabaseBusy as error:
             logger.warning("beat passes over %s for a moment: %s", part, error)
             pause = BUSY_FOR
-        if self.installation.database.times_busy > met:
+        if pause or (self.installation.database.times_busy > met and part != PLANNING):
             now = time.monotonic()
             self._busy_until[part] = now + max(pause, BUSY_SHARE * (now - began))
             self._spare_after_waiting()
@@ -193,7 +194,7 @@ class Scheduler(CeleryScheduler):
         while planning or dispatching:
             if planning:
                 with span("plan"):
-                    planned = self._safely("planning", self.planner.plan_due)
+                    planned = self._safely(PLANNING, self.planner.plan_due)
                 planning = planned is not None and planned.more
                 self._round.planned += planned.definitions if planned is not None else 0
             done = self._safely("keys", partial(self._dispatch, turns=True)) if turns else None

@@ -52,6 +52,11 @@ STANDING = case(
 )
 
 
+CHANGES_ROWS = or_(
+    definition.c.overlap == Overlap.REPLACE.value, definition.c.plan_ahead.is_not(None), definition.c.next_edit.is_not(None)
+)
+
+
 def lock_due(
     tx: Transaction, *, limit: int, skip: Sequence[str] = (), only: Sequence[str] | None = None
 ) -> list[Definition]:
@@ -66,11 +71,15 @@ def lock_due(
     return _read_all(tx, tx.dialect.locked(query))
 
 
-def due_ids(tx: Transaction, *, limit: int, skip: Sequence[str] = ()) -> list[str]:
-    """Return the ids of definitions with an instant to decide, the most overdue first."""
-    query = select(definition.c.id).where(definition.c.app == tx.app, definition.c.next_run_at <= tx.now)
+def due_ids(tx: Transaction, *, limit: int, skip: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return the ids of definitions with an instant to decide, the most overdue first: in two parts.
+
+    Planning one of the first part only adds rows; one of the second part may also change or delete rows.
+    """
+    query = select(definition.c.id, CHANGES_ROWS).where(definition.c.app == tx.app, definition.c.next_run_at <= tx.now)
     query = leave_out(tx, query.order_by(definition.c.next_run_at), definition.c.id, skip, limit=limit)
-    return list(tx.execute(query.limit(limit)).scalars())
+    found = tx.execute(query.limit(limit)).all()
+    return [id for id, changes in found if not changes], [id for id, changes in found if changes]
 
 
 def advance(tx: Transaction, moved: Sequence[Definition]) -> None:

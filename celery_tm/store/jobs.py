@@ -318,6 +318,13 @@ def _count_of(tx: Transaction, occurrence: str) -> int:
     return int(tx.execute(query).scalar_one())
 
 
+def keys_of_occurrence(tx: Transaction, occurrence: str) -> set[str]:
+    """Return the concurrency keys under which jobs of an occurrence, that are owed and do not run, have or want a slot."""
+    waiting = and_(job.c.occurrence == occurrence, IS_OWED, ~IS_RUNNING, job.c.slot.is_not(None))
+    query = select(job.c.concurrency_key).where(waiting)
+    return {key for key in tx.execute(query).scalars() if key is not None}
+
+
 def place_of(tx: Transaction, id: str) -> tuple[str | None, str | None]:
     """Return the occurrence and the step of a job, whatever else of it cannot be read."""
     found = tx.execute(select(job.c.occurrence, job.c.step).where(job.c.id == id)).first()

@@ -270,6 +270,11 @@ def _wait_for(tx: Transaction, key: str) -> None:
         tx.execute(locked).first()
 
 
+def try_lock(tx: Transaction, keys: Collection[str]) -> bool:
+    """Make the lanes of these keys ours until the transaction ends; False if another transaction has one of them."""
+    return _lock(tx, keys) == set(keys)
+
+
 def count_before(tx: Transaction, one: Job) -> int:
     """Return how many jobs of the same key wait before this one."""
     if one.slot is None:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, case, delete, func, select, union_all, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, select, union_all, update
 
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.overlap import Active
@@ -61,6 +61,22 @@ def planned_ahead(tx: Transaction, definition: str) -> dict[str, Occurrence]:
     """Return what is planned ahead of a definition, by id."""
     query = select(occurrence).where(IS_PLANNED_AHEAD, occurrence.c.definition == definition)
     return {row.id: read_occurrence(row) for row in tx.execute(query)}
+
+
+def try_lock(tx: Transaction, ids: Sequence[str]) -> bool:
+    """Make occurrences ours until the transaction ends; False if another transaction has locked one of them."""
+    return _try_lock(tx, tx.dialect.among(occurrence.c.id, ids)) if ids else True
+
+
+def try_lock_planned(tx: Transaction, definition: str) -> bool:
+    """Make what is planned ahead of a definition ours; False if another transaction has locked some of it."""
+    return _try_lock(tx, and_(IS_PLANNED_AHEAD, occurrence.c.definition == definition))
+
+
+def _try_lock(tx: Transaction, wanted: ColumnElement[bool]) -> bool:
+    mine = select(occurrence.c.id).where(wanted)
+    locked = len(tx.execute(tx.dialect.locked(mine)).all())
+    return locked == len(tx.execute(mine).all())
 
 
 def remove_planned(tx: Transaction, ids: Sequence[str]) -> None:

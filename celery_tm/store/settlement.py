@@ -387,6 +387,14 @@ def expire(tx: Transaction, job: Job, *, leaves_row: bool | None = None) -> bool
     return True
 
 
+def may_make_room(tx: Transaction, occurrences_owed: Sequence[str]) -> bool:
+    """Lock what `make_room` changes, without waiting; False if another transaction has locked some of it."""
+    return all(
+        workflows.try_lock(tx, id) and jobs.may_lock_of_run(tx, id) and lanes.try_lock(tx, jobs.keys_of_occurrence(tx, id))
+        for id in occurrences_owed
+    ) and occurrences.try_lock(tx, occurrences_owed)
+
+
 def make_room(tx: Transaction, occurrences_owed: Sequence[str], *, reason: str) -> None:
     """Cancel what is owed of these occurrences: what waits goes at once, what runs is asked to stop."""
     runs = {id: run for id in occurrences_owed if (run := workflows.lock(tx, id))}

@@ -81,3 +81,24 @@ def test_a_row_that_has_not_failed_for_long_begins_with_the_first_pause():
     later = LONGEST_PAUSE + FORGET_AFTER + 1
     assert aside.add(ROW, now=later)
     assert aside.ids("tm_job", now=later + FIRST_PAUSE) == []
+
+
+def test_a_row_that_is_waited_for_again_and_again_is_tried_more_and_more_seldom() -> None:
+    aside, now, pauses = SetAside(), 100.0, []
+    for _ in range(7):
+        aside.hold("tm_definition", "1", now=now, waited=0.5)
+        until = next(at / 10 for at in range(int(now * 10), 10_000) if not aside.ids("tm_definition", now=at / 10))
+        pauses.append(round(until - now, 1))
+        now = until
+    assert pauses == [1.5, 3.0, 6.0, 12.0, 24.0, 30.0, 30.0]
+    aside.discard("tm_definition", "1")
+    aside.hold("tm_definition", "1", now=now)
+    assert not aside.ids("tm_definition", now=now + 1.1), "it was handled meanwhile, and nobody waited for it now"
+
+
+def test_a_row_that_nobody_waited_for_is_tried_every_second() -> None:
+    aside = SetAside()
+    for second in range(5):
+        aside.hold("tm_definition", "1", now=100.0 + second)
+        assert aside.ids("tm_definition", now=100.9 + second) == ["1"]
+        assert aside.ids("tm_definition", now=101.0 + second) == []
