@@ -15,7 +15,7 @@ from ..domain.paging import Page
 from ..errors import InvalidValue, RowUnreadable, named, nearest
 from ..installation import Installation
 from ..scheduler import horizon
-from ..scheduler.planner import Planner
+from ..scheduler.planner import Planner, run_edit
 from ..store import audit, calendars, definitions
 from ..store.calendars import Calendar
 from ..store.database import Database, Transaction
@@ -38,7 +38,7 @@ class Calendars:
             put(self._installation, tx, name, dates, actor=actor, reason=reason)
             tx.wake()
 
-        self._database.run(work)
+        run_edit(self._installation, work)
 
     def get(self, name: str) -> Calendar:
         """Return one calendar."""

@@ -25,6 +25,7 @@ from ..scheduler import editing, horizon
 from ..scheduler.celery_schedules import default_zone
 from ..scheduler.editing import Policy
 from ..scheduler.horizon import Difference
+from ..scheduler.planner import run_edit
 from ..store import definitions, versions
 from ..store.database import Database, Transaction
 from ..store.versions import Version
@@ -66,7 +67,7 @@ class Definitions:
             tx.wake()
             return added
 
-        return self._told(self._database.run(work))
+        return self._told(run_edit(self._installation, work))
 
     def update(
         self,
@@ -139,7 +140,7 @@ class Definitions:
             tx.wake()
             return after
 
-        return self._told(self._database.run(work))
+        return self._told(run_edit(self._installation, work))
 
     def change_group(
         self, group: str, values: Mapping[str, Any], *, action: str, actor: str | None = None, reason: str | None = None
@@ -159,7 +160,7 @@ class Definitions:
             tx.wake()
             return changed
 
-        return self._database.run(work)
+        return run_edit(self._installation, work)
 
     def preview(
         self,
@@ -235,7 +236,7 @@ class Definitions:
         def work(tx: Transaction) -> None:
             editing.remove(self._installation, tx, self._find(tx, name, lock=True), actor=actor, reason=reason)
 
-        self._database.run(work)
+        run_edit(self._installation, work)
 
     def export(self, *, group: str | None = None) -> dict[str, Any]:
         """Return the definitions and calendars as a file would state them, for `load` to take back."""

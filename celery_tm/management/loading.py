@@ -15,6 +15,7 @@ from ..errors import InvalidValue, TmError, named
 from ..installation import Installation
 from ..scheduler import editing
 from ..scheduler.celery_schedules import default_zone
+from ..scheduler.planner import run_edit
 from ..store import calendars, definitions
 from ..store.database import Transaction
 from . import calendars as calendar_writing
@@ -59,7 +60,7 @@ def load_file(
         tx.wake()
         return Loaded(**loader.loaded), loader.written
 
-    return installation.database.run(work)
+    return run_edit(installation, work)
 
 
 def _load(path: Path, kind: str, entry: Mapping[str, Any], load: Callable[[dict[str, Any]], None]) -> None:

@@ -26,7 +26,7 @@ from ..installation import Installation
 from ..store import audit, calendars, definitions, occurrences, versions
 from ..store.database import Transaction
 from . import horizon
-from .planner import Planner
+from .planner import Planner, is_far_behind
 
 
 class Policy(StrEnum):
@@ -98,12 +98,19 @@ def change(
     reason: str | None = None,
     policy: Policy = Policy.IMMEDIATE,
     at: datetime | None = None,
+    at_once: bool = False,
 ) -> Definition:
-    """Change a locked definition and return it; the same one if nothing differs."""
+    """Change a locked definition and return it; the same one if nothing differs.
+
+    To be run by `run_edit`, or `at_once`: all that is due is decided in this transaction, however much that is.
+    """
     now = tx.read_now()
     known = known_calendars(tx, values)
-    # What was due before the edit is decided by the rule and the switches that were in force then.
-    planned = Planner(installation).catch_up(tx, before, now=now)
+    planned = before
+    # What was due before the edit is decided by the rule and the switches that were in force then. But where somebody
+    # switches off what is far behind, that is the end of its catch-up: beat records the rest as skipped.
+    if not (_switches_off(values) and is_far_behind(before, now=now)):
+        planned = Planner(installation).catch_up(tx, before, now=now, at_once=at_once)
     planned = _overruled(tx, planned, values, actor=actor, reason=reason)
     after = edited(planned, values=values, now=now, actor=actor, calendars=known)
     if values.keys() & {"jitter", "schedule", "overlap"}:
@@ -116,6 +123,10 @@ def change(
         return _let_wait(tx, planned, after, values, until=planned.following, actor=actor, reason=reason)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
     return after
+
+
+def _switches_off(values: Mapping[str, Any]) -> bool:
+    return values.keys() <= domain.SWITCHES and (values.get("enabled") is False or values.get("paused") is True)
 
 
 def apply_source(

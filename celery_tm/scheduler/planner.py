@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
 
 from .. import events
 from ..domain.definition import Definition
@@ -28,10 +30,12 @@ from ..store.batches import run_parts
 from ..store.database import Transaction
 from . import horizon, switching
 
+T = TypeVar("T")
 BATCH = 500
 ROUND = 5000  # instants decided in one transaction, shared among the definitions that are due
 FEWEST = 20  # of one definition, however many are due
 APART = 0.2  # seconds of one round for definitions that could not be planned together; the next round goes on
+IN_AN_EDIT = 200  # instants of one definition that are decided in the transaction of an edit; more go before it
 TABLE = "tm_definition"
 ON_TIME = "none"  # in place of a recovery policy
 # Of the database; everything else is about a row.
@@ -49,6 +53,14 @@ class Planned:
 
     definitions: int = 0
     more: bool = False
+
+
+class FarBehind(Exception):
+    """More is due of a definition than one transaction is to decide; `run_edit` sees to it."""
+
+    def __init__(self, definition: str) -> None:
+        super().__init__(definition)
+        self.definition = definition
 
 
 class Planner:
@@ -70,24 +82,47 @@ class Planner:
             self._at_work_since = None
         return Planned(definitions=len(plans), more=more)
 
-    def catch_up(self, tx: Transaction, definition: Definition, *, now: datetime) -> Definition:
-        """Decide all that is due of one locked definition, and return it as it stands afterwards."""
+    def catch_up(self, tx: Transaction, definition: Definition, *, now: datetime, at_once: bool = False) -> Definition:
+        """Decide all that is due of one locked definition, and return it as it stands afterwards.
+
+        Raise `FarBehind` where that is too much for one transaction, unless all of it is to be decided `at_once`;
+        `run_edit` does it before in several.
+        """
         # Not by next_run_at: of one that is catching up, that is when it was looked at, and the clock may have gone back.
-        while (made := self._due_plan(tx, definition, now)) is not None:
+        limit = MAX_INSTANTS if at_once else IN_AN_EDIT
+        while (made := self._due_plan(tx, definition, now, limit=limit)) is not None:
+            if not made.is_complete and not at_once:
+                raise FarBehind(definition.id)
             self._write(tx, [made], now)
             definition = switching.switched(self.installation, tx, made.after, now=now) if made.is_complete else made.after
             if not made.decisions and definition is made.after:  # an edit whose time has come could not take over
                 break
         return definition
 
-    def _due_plan(self, tx: Transaction, definition: Definition, now: datetime) -> Plan | None:
+    def catch_up_before(self, id: str) -> None:
+        """Decide all that is due of a definition, each part in a transaction of its own, as beat does."""
+        while (made := self.installation.database.run(lambda tx: self._catch_up_some(tx, id))) is not None:
+            self._tell([made])
+            if made.is_complete:
+                return
+
+    def _catch_up_some(self, tx: Transaction, id: str) -> Plan | None:
+        definition, now = definitions.find_by_id(tx, id, lock=True), tx.read_now()
+        made = self._due_plan(tx, definition, now, limit=MAX_INSTANTS) if definition is not None else None
+        if made is not None:
+            self._write(tx, [made], now)
+            if made.is_complete:
+                switching.switched(self.installation, tx, made.after, now=now)
+        return made
+
+    def _due_plan(self, tx: Transaction, definition: Definition, now: datetime, *, limit: int) -> Plan | None:
         """Return the next decisions about a locked definition; None if nothing is due, or if nobody can say what is."""
         if definition.problem is not None:
             return None  # what is due stays so, until the definition can be read or is removed
         due = definition.looked_at
         if due is None or due > now:
             return None
-        return plan(definition, now=now, active=self._active(tx, [definition]).get(definition.id, Active()))
+        return plan(definition, now=now, active=self._active(tx, [definition]).get(definition.id, Active()), limit=limit)
 
     def _plan_together(self, limit: int) -> tuple[list[Plan], int]:
         """Plan a batch in one transaction; where that fails for another reason than an outage, find out by which row."""
@@ -225,6 +260,26 @@ class Planner:
         for made in plans:
             if made.definition.task not in app.tasks and made.definition.task != TASK:
                 events.emit_seldom(app, events.TaskUnknown(task=made.definition.task, name=made.definition.name))
+
+
+def run_edit(installation: Installation, work: Callable[[Transaction], T]) -> T:
+    """Do an edit in a transaction; of a definition that is far behind, decide before it what is due, in several others.
+
+    So neither the edit nor anybody who waits for its locks has to wait for a month of instants in one transaction.
+    """
+    while True:
+        try:
+            return installation.database.run(work)
+        except FarBehind as behind:
+            Planner(installation).catch_up_before(behind.definition)
+
+
+def is_far_behind(definition: Definition, *, now: datetime) -> bool:
+    """Say whether more is due of a definition than an edit decides in its transaction."""
+    if definition.problem is not None or definition.is_spent or definition.retired_at is not None:
+        return False
+    due = definition.timeline.between(definition.resumes_after, now)
+    return next(islice(due, IN_AN_EDIT, None), None) is not None
 
 
 def _may_write(tx: Transaction, made: Plan) -> bool:

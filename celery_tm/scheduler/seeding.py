@@ -29,7 +29,7 @@ from ..store import definitions, versions
 from ..store.database import Transaction
 from . import editing
 from .celery_schedules import name_of, read_entry
-from .planner import OUTAGES
+from .planner import OUTAGES, run_edit
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Seeder:
         """Take one step in a transaction of its own; the other entries are not to suffer for one that fails."""
         self._conflicts.clear()
         try:
-            done = self.installation.database.run(step)
+            done = run_edit(self.installation, step)
             for one, fields in self._conflicts.items():
                 conflict = events.DefinitionConflict(name=one, source=origin_of(self.installation.app), fields=fields)
                 events.emit(self.installation.app, conflict)

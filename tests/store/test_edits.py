@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, ledger, plan, rows, st
 from celery_tm import TimeManagement
 from celery_tm.errors import InvalidValue, StaleVersion
 from celery_tm.scheduler import planner as planning
-from celery_tm.store import audit
+from celery_tm.store import audit, occurrences
 from celery_tm.testing import MovableClock
 from celery_tm.worker import recorder
 
@@ -345,3 +346,75 @@ def test_what_fires_less_than_once_in_five_years_is_pointed_out(tm: TimeManageme
     assert told == ["leap monday"]
     with pytest.raises(InvalidValue, match="never fires"):
         add(tm, name="never", schedule="0 0 31 2 *")
+
+
+# Of a definition that is far behind
+
+SECONDS = 450  # more than an edit decides in its own transaction
+
+
+def far_behind(tm: TimeManagement, noon: MovableClock, **values: Any) -> None:
+    add(tm, schedule="every 1s", overlap="allow", recovery="all", **values)
+    noon.forward(timedelta(seconds=SECONDS))
+
+
+def test_an_edit_of_one_that_is_far_behind_decides_the_past_in_other_transactions(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    far_behind(tm, noon)
+    with pytest.raises(InvalidValue, match="no calendar"):  # found out in the transaction of the edit, which is undone
+        tm.definitions.update("tick", calendars=["gone"])
+    assert [str(row.state) for row in rows(tm)] == ["pending"] * SECONDS
+    assert len(tm.jobs(limit=1000)) == SECONDS
+
+
+def test_what_changes_one_that_is_far_behind_decides_the_past_by_the_old_rule(
+    tm: TimeManagement, noon: MovableClock, tmp_path: Path
+) -> None:
+    tm.calendars.set("days", ["2026-12-25"])
+    far_behind(tm, noon, calendars=["days"], group="g")
+    for number, change in enumerate((
+        lambda: tm.calendars.set("days", ["2026-12-26"]),
+        lambda: tm.definitions.update("tick", queue="slow"),
+        lambda: tm.definitions.load(toml(tmp_path, 'task = "effect"\nschedule = "every 1s"\npriority = 3')),
+        lambda: tm.definitions.change_group("g", {"priority": 4}, action="edit"),
+        lambda: tm.definitions.remove("tick"),
+    ), 1):  # fmt: skip
+        id = tm.definitions.get("tick").id
+        change()
+        with tm.installation.database.transaction(write=False) as tx:
+            found = occurrences.of_definition(tx, id, limit=10_000)
+        assert [str(row.state) for row in found] == ["pending"] * SECONDS * number
+        noon.forward(timedelta(seconds=SECONDS))
+
+
+def toml(path: Path, body: str) -> Path:
+    file = path / "definitions.toml"
+    file.write_text(f'[[definitions]]\nname = "tick"\n{body}\n')
+    return file
+
+
+@pytest.mark.parametrize("how", ["pause", "disable", "pause the group"])
+def test_switching_off_one_that_is_far_behind_ends_its_catch_up(tm: TimeManagement, noon: MovableClock, how: str) -> None:
+    far_behind(tm, noon, group="g")
+    if how == "pause the group":
+        tm.pause(group="g")
+    else:
+        getattr(tm, how)("tick", actor="alice")
+    assert rows(tm) == [], "the edit decides nothing of it"
+    assert (tm.definitions.get("tick").version, tm.definitions.get("tick").standing) != (1, "on")
+    plan(tm)
+    assert [str(row.state) for row in rows(tm)] == ["skipped"] * SECONDS
+    assert not tm.jobs()
+    assert {row.version for row in rows(tm)} == {2}
+
+
+def test_switching_one_on_again_that_is_far_behind_leaves_nothing_to_make_up_for(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    far_behind(tm, noon)
+    tm.pause("tick")
+    tm.resume("tick")
+    noon.forward("1s")
+    plan(tm)
+    assert [str(row.state) for row in rows(tm)] == ["skipped"] * SECONDS + ["pending"]

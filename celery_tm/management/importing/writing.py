@@ -226,8 +226,9 @@ class _Writer:
             changes = {"retired": (True, False), **changes}
             moved = editing.bring_back(self.tx, moved, reason=self.reason)
         after = editing.change(
-            self.installation, self.tx, moved, entry.values, action="import", actor=self.wishes.actor, reason=self.reason
-        )
+            self.installation, self.tx, moved, entry.values, action="import", actor=self.wishes.actor, reason=self.reason,
+            at_once=True,  # it goes on from where the source is, which is written in this transaction
+        )  # fmt: skip
         self.written.append(after)
         return self._told(Outcome.CHANGED, after, entry, notes=notes, changes=changes)
 
