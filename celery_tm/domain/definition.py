@@ -44,6 +44,7 @@ class WaitingEdit:
     after: datetime
     actor: str | None = None
     reason: str | None = None
+    parts: Sequence[Mapping[str, Any]] = ()  # who stated which fields and why, where it was joined from several edits
 
     @property
     def at(self) -> datetime | None:

@@ -59,17 +59,21 @@ class Calendars:
             return calendars.select_calendars(tx)
 
     def remove(self, name: str, *, actor: str | None = None, reason: str | None = None) -> None:
-        """Delete a calendar that no definition names."""
+        """Delete a calendar that no definition names, nor any edit that waits."""
 
         def work(tx: Transaction) -> None:
-            users = [definition.name for definition in definitions.select_using(tx, name)]
+            users = [*definitions.select_using(tx, name), *definitions.select_waiting_for(tx, name)]
             if users:
-                raise InvalidValue("calendar", f"{named(name)} is named by {', '.join(users[:5])}", "change them first")
+                raise InvalidValue("calendar", f"{named(name)} is named by {_listed(users)}", "change them first")
             if not calendars.remove(tx, name):
                 raise InvalidValue("calendar", f"there is no calendar {named(name)}", "tm.calendars.list() shows them")
             audit.note(tx, "remove", f"calendar:{name}", actor=actor, reason=reason)
 
         self._database.run(work)
+
+
+def _listed(users: Sequence[Definition]) -> str:
+    return ", ".join(list(dict.fromkeys(user.name for user in users))[:5])
 
 
 def put(

@@ -21,6 +21,7 @@ from ..domain.ids import new_id
 from ..domain.jitter import refuse_long_jitter
 from ..domain.stating import FIELDS, spread, write_fields, write_value
 from ..domain.timeline import INSTANT
+from ..domain.waiting import NOT_READ, fits, joined, refuse_misfit, taken_back
 from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
 from ..store import audit, calendars, definitions, occurrences, versions
@@ -121,6 +122,7 @@ def change(
         return _let_wait(tx, planned, after, values, until=at - INSTANT, actor=actor, reason=reason)
     if policy is Policy.GRACEFUL and planned.following is not None:
         return _let_wait(tx, planned, after, values, until=planned.following, actor=actor, reason=reason)
+    _refuse_misfit(tx, planned, after)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
     return after
 
@@ -181,22 +183,32 @@ def _overruled(
     tx: Transaction, before: Definition, values: Mapping[str, Any], *, actor: str | None, reason: str | None
 ) -> Definition:
     """Return the definition without what a waiting edit says about the same fields: the later word counts."""
-    try:
-        edit = before.waiting_edit
-        waiting = edit.values if edit else {}
-    except (ValueError, TypeError, KeyError):  # nobody can read it, so it will never take over
-        waiting, values = {"edit": None}, {"edit": None}
-    if not waiting.keys() & values.keys():
+    after = taken_back(before, values)
+    if after is before:
         return before
-    left = {name: value for name, value in waiting.items() if name not in values}
-    after = replace(before, next_edit={**(before.next_edit or {}), "values": left} if left else None)
-    if after.problem is None:
-        after = replace(after, next_run_at=after.looked_at)
     if not definitions.save(tx, after, version=before.version):
         raise StaleVersion(before.name, before.version, before.version + 1)
-    taken = {"taken back": sorted(waiting.keys() & values.keys())}
+    taken = {"taken back": sorted(_waiting_fields(before) - _waiting_fields(after))}
     audit.note(tx, "edit later", object_of(before.name), actor=actor, after=taken, reason=reason)
     return after
+
+
+def _waiting_fields(definition: Definition) -> set[str]:
+    try:
+        edit = definition.waiting_edit
+        return set(edit.values) if edit else set()
+    except NOT_READ:
+        return {"edit"}
+
+
+def _refuse_misfit(tx: Transaction, before: Definition, after: Definition) -> None:
+    """Refuse an edit that would keep the one that waits from taking over; one that could not before may be left so."""
+    edit = after.waiting_edit if after.problem is None else None
+    if edit is None:
+        return
+    known = known_calendars(tx, edit.values)
+    if before.waiting_edit is None or fits(before, known):
+        refuse_misfit(after, known)
 
 
 def _let_wait(
@@ -217,17 +229,11 @@ def _let_wait(
         when = f"at {earlier.at.isoformat()}" if earlier.at else f"after the run at {earlier.after.isoformat()}"
         problem = f"an edit of {', '.join(sorted(earlier.values))} takes over {when} already"
         raise InvalidValue("at", problem, "give the same time, or state those fields again to take that edit back")
-    edit = {
-        "values": {**(earlier.values if earlier else {}), **wanted},
-        "after": until.isoformat(),
-        "actor": actor,
-        "reason": reason,
-    }
-    waiting = replace(planned, next_edit=edit)
-    waiting = replace(waiting, next_run_at=waiting.looked_at)
+    waiting = joined(planned, wanted, after=until, actor=actor, reason=reason)
+    refuse_misfit(waiting, known_calendars(tx, waiting.waiting_edit.values if waiting.waiting_edit else {}))
     if not definitions.save(tx, waiting, version=planned.version):
         raise StaleVersion(planned.name, planned.version, planned.version + 1)
-    audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=edit, reason=reason)
+    audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=waiting.next_edit, reason=reason)
     return waiting
 
 

@@ -224,6 +224,21 @@ def select_using(tx: Transaction, calendar: str) -> list[Definition]:
     return [one for one in _read_all(tx, query) if calendar in one.calendars]
 
 
+def select_waiting_for(tx: Transaction, calendar: str) -> list[Definition]:
+    """Return the definitions of which an edit waits that names a calendar."""
+    query = select(definition).where(definition.c.next_edit.is_not(None)).order_by(definition.c.name)
+    if tx.dialect.skips_locked:
+        query = query.with_for_update()
+    return [one for one in _read_all(tx, query) if calendar in _calendars_later(one.next_edit)]
+
+
+def _calendars_later(edit: Any) -> list[str]:
+    """Return the calendars that a waiting edit names, of which nobody knows whether it can be read."""
+    values = edit.get("values") if isinstance(edit, Mapping) else None
+    named = values.get("calendars") if isinstance(values, Mapping) else None
+    return [name for name in named if isinstance(name, str)] if isinstance(named, (list, tuple)) else []
+
+
 def local_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
     """Return ids of definitions in local time zones, those after an id: to walk over all of them in steps."""
     query = select(definition.c.id).where(

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from sqlalchemy import delete
 from tmtest.commands import Cli
 from tmtest.ledger import HOUR, MINUTE, NOON, add, plan, rows
 
 from celery_tm import Scheduler, TimeManagement
 from celery_tm.errors import InvalidValue
 from celery_tm.settings import Settings
+from celery_tm.store import tables
 from celery_tm.testing import MovableClock
 
 AT = NOON + 15 * MINUTE
@@ -190,3 +192,88 @@ def test_a_default_policy_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidValue, match="did you mean 'graceful'"):
         read_settings({"tm_update_policy": "gracefull"}, {})
     assert Settings().tm_update_policy == "immediate"
+
+
+# Edits that wait and do not go together, or not any more
+
+
+def told(tm: TimeManagement, action: str) -> list[Any]:
+    return [line for line in tm.audit(object="definition:tick") if line.action == action][::-1]
+
+
+def test_an_edit_that_contradicts_the_one_that_waits_is_refused_and_the_other_takes_over(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.definitions.update("tick", overlap="queue", queue="slow", at=AT, actor="kim")
+    for how in ({"at": AT}, {}):
+        with pytest.raises(InvalidValue, match=r"together with the edit of .*overlap.* that waits"):
+            tm.definitions.update("tick", concurrency_key="x", **how)
+    tm.definitions.update("tick", priority=3, at=AT)
+    noon.move_to(AT)
+    plan(tm)
+    after = tm.definitions.get("tick")
+    assert (after.overlap, after.queue, after.priority, after.concurrency_key) == ("queue", "slow", 3, None)
+
+
+def test_an_edit_now_that_the_one_which_waits_does_not_fit_can_take_its_field_back(tm: TimeManagement) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.definitions.update("tick", overlap="queue", queue="slow", at=AT)
+    after = tm.definitions.update("tick", concurrency_key="x", overlap="skip")
+    assert (after.concurrency_key, dict(after.waiting_edit.values)) == ("x", {"queue": "slow"})
+
+
+def test_a_calendar_that_a_waiting_edit_names_is_not_removed(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.calendars.set("days", ["2026-12-25"])
+    tm.definitions.update("tick", calendars=["days"], queue="slow", at=AT)
+    with pytest.raises(InvalidValue, match="is named by tick; change them first"):
+        tm.calendars.remove("days")
+    noon.move_to(AT)
+    plan(tm)
+    assert (tm.definitions.get("tick").calendars, tm.definitions.get("tick").queue) == (("days",), "slow")
+
+
+def test_an_edit_that_cannot_take_over_is_told_as_dropped_and_makes_no_version(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.calendars.set("days", ["2026-12-25"])
+    tm.definitions.update("tick", calendars=["days"], queue="slow", at=AT, actor="kim")
+    tm.installation.database.run(lambda tx: tx.execute(delete(tables.calendar)))
+    noon.move_to(AT)
+    plan(tm)
+    after = tm.definitions.get("tick")
+    assert (after.version, after.queue, after.next_edit) == (1, None, None)
+    assert after.next_run_at == NOON + 20 * MINUTE
+    assert told(tm, "edit takes over") == []
+    [line] = told(tm, "edit dropped")
+    assert "there is no calendar 'days'" in line.reason
+    assert (line.before["values"], line.before["actor"]) == ({"calendars": ["days"], "queue": "slow"}, "kim")
+
+
+def test_edits_that_wait_for_the_same_time_keep_who_made_them_and_why(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.definitions.update("tick", queue="slow", priority=1, at=AT, actor="kim", reason="K")
+    both = tm.definitions.update("tick", priority=3, at=AT, actor="lee", reason="L")
+    assert [(part["fields"], part["actor"]) for part in both.waiting_edit.parts] == [
+        (["queue"], "kim"),
+        (["priority"], "lee"),
+    ]
+    noon.move_to(AT)
+    plan(tm)
+    lines = [(line.actor, line.reason, line.after) for line in told(tm, "edit takes over")]
+    assert lines == [
+        ("kim", "K", {"queue": "slow", "version": 2}),
+        ("lee", "L", {"priority": 3, "version": 2}),
+    ]
+    made = tm.definitions.versions("tick")[0]
+    assert (made.version, made.actor, made.reason) == (2, "lee", "K; L")
+
+
+def test_what_is_left_of_a_joined_edit_is_of_who_stated_it(tm: TimeManagement) -> None:
+    add(tm, schedule="*/10 * * * *")
+    tm.definitions.update("tick", queue="slow", at=AT, actor="kim", reason="K")
+    tm.definitions.update("tick", priority=3, at=AT, actor="lee", reason="L")
+    left = tm.definitions.update("tick", priority=4).waiting_edit
+    assert (dict(left.values), left.actor, left.reason, left.parts) == ({"queue": "slow"}, "kim", "K", ())

@@ -115,6 +115,17 @@ WAITING_EDIT = thing(
         "at": maybe(instant("the given time; null: it waits for a run")),
         "actor": maybe(text("who made it")),
         "reason": maybe(text("why")),
+        "parts": list_of(
+            thing(
+                "fields that were stated at one time",
+                {
+                    "fields": list_of(text("a field"), "which"),
+                    "actor": maybe(text("by whom")),
+                    "reason": maybe(text("why")),
+                },
+            ),
+            "who stated what, where it was joined from several edits",
+        ),
     },
 )
 IN_FULL: dict[str, Schema] = {
