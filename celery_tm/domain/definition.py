@@ -127,7 +127,7 @@ class Definition:
     declared: Mapping[str, Any] | None = None  # what files and code stated last, see `domain.declared`
     groups: tuple[str, ...] = ()  # all of them, where there are several; `group` is the first
     on_start_blocking: bool = False
-    # Not a column: what its calendars say, by name.
+    # Not a column: what its calendars say, by name, and those that its waiting edit names.
     closed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Not a column either: columns that this release cannot read, and why. They hold what is in the row, or a default.
     unread: Mapping[str, str] = field(default_factory=dict)
@@ -318,7 +318,15 @@ def _with_calendars(definition: Definition, calendars: Calendars | None) -> Defi
                 f"there is no calendar {name!r}" + (f", did you mean {near!r}?" if near else ""),
                 'add it first with tm.calendars.set(name, ["2026-12-25"]) or [[calendars]] in the file',
             )
-    return replace(definition, closed={name: calendars[name] for name in definition.calendars})
+    later = {name: definition.closed[name] for name in calendars_later(definition.next_edit) if name in definition.closed}
+    return replace(definition, closed={**later, **{name: calendars[name] for name in definition.calendars}})
+
+
+def calendars_later(edit: Any) -> list[str]:
+    """Return the calendars that a waiting edit names, of which nobody knows whether it can be read."""
+    values = edit.get("values") if isinstance(edit, Mapping) else None
+    named = values.get("calendars") if isinstance(values, Mapping) else None
+    return [name for name in named if isinstance(name, str)] if isinstance(named, (list, tuple)) else []
 
 
 def _refuse_length(definition: Definition) -> None:

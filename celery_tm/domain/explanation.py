@@ -19,6 +19,7 @@ from .occurrence import Occurrence, OccurrenceState
 from .overrides import describe
 from .queues import publish_error
 from .run_explanation import Change, attempts_told, lines_of, stamp, standing_of, took_of
+from .waiting import coming
 from .workflow import TASK
 
 LATE = timedelta(seconds=5)
@@ -34,6 +35,7 @@ class Facts:
     at: datetime
     now: datetime
     definition: Definition | None = None
+    rule: Definition | None = None  # the same as it is for that instant, where a waiting edit changes it before
     removed: Change | None = None
     created_at: datetime | None = None
     version: Change | None = None  # the one in force at that instant
@@ -118,21 +120,21 @@ def _of_silence(facts: Facts, definition: Definition) -> tuple[str, list[str]]:
 
 
 def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
-    at, created = facts.at, facts.created_at or definition.created_at
+    at, created, rule = facts.at, facts.created_at or definition.created_at, facts.rule or definition
     before, decided = facts.before, definition.planned_until
     due = before is not None and decided < before <= facts.now
     unknown = before is not None and before <= decided and at - before < MINUTE
-    ended = definition.ends_at is not None and at > definition.ends_at
-    waits = definition.starts_at is not None and at < definition.starts_at
+    ended = rule.ends_at is not None and at > rule.ends_at
+    waits = rule.starts_at is not None and at < rule.starts_at
     retired = definition.retired_at is not None and at >= definition.retired_at
-    spent = definition.is_spent and at > decided
-    skipped = facts.clock_change is not None and facts.clock_change.is_gap and definition.gap is Gap.SKIP
+    spent = rule.is_spent and at > decided
+    skipped = facts.clock_change is not None and facts.clock_change.is_gap and rule.gap is Gap.SKIP
     return [
         (at < created, f"it was added later, at {stamp(created)}"),
         (retired, _retired(facts, definition.retired_at)),
-        (waits, f"it starts only at {_both(facts, definition.starts_at)}"),
-        (ended, f"it ended at {_both(facts, definition.ends_at)}"),
-        (spent, f"it has run {_times(definition.runs)}, and max_runs={definition.max_runs} allows no more"),
+        (waits, f"it starts only at {_both(facts, rule.starts_at)}"),
+        (ended, f"it ended at {_both(facts, rule.ends_at)}"),
+        (spent, f"it has run {_times(rule.runs)}, and max_runs={rule.max_runs} allows no more"),
         (skipped, f"{no_such_time(facts.wall, facts.clock_change)}, and gap=skip leaves it out"),
         (facts.closed_by is not None, f"that time is excluded by {facts.closed_by}"),
         (due, f"its instant {_both(facts, before)} has come, but no beat has decided it yet; {_beat(facts)}"),
@@ -145,9 +147,7 @@ def _silences(facts: Facts, definition: Definition) -> list[tuple[bool, str]]:
 
 
 def _coming(facts: Facts, definition: Definition) -> str:
-    following = definition.following
-    if following is not None and following <= facts.now:
-        following = definition.next_after(facts.now)
+    following = next(coming(definition, since=facts.now), None)
     if following is None:
         return f"no run of {facts.name!r} is planned any more"
     return f"the next run of {facts.name!r} is at {_both(facts, following)}"
@@ -375,7 +375,8 @@ def _context(facts: Facts) -> list[str]:
         edit = None if definition.problem else definition.waiting_edit
         if edit is not None:
             values = ", ".join(name if name in ARGUMENTS else f"{name}={value!r}" for name, value in edit.values.items())
-            lines.append(f"an edit takes over after the run at {stamp(edit.after)}: {values}")
+            when = f"at {stamp(edit.at)}" if edit.at else f"after the run at {stamp(edit.after)}"
+            lines.append(f"an edit takes over {when}: {values}")
         off = "paused" if definition.paused else None if definition.enabled else "disabled"
         if off:
             lines.append(f"it is {off} now" + (f": {told}" if (told := _switch(facts, off)) else ""))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from ..errors import InvalidValue
 from .definition import Calendars, Definition, WaitingEdit, edited
 from .jitter import refuse_long_jitter
+from .timeline import INSTANT
 
 NOT_READ = (ValueError, TypeError, KeyError)  # a waiting edit that nobody can read never takes over
 
@@ -109,3 +111,47 @@ def fits(definition: Definition, calendars: Calendars | None = None) -> bool:
     except Exception:  # a calendar, a kind or a package is gone, or nobody can read it
         return False
     return True
+
+
+def version_at(definition: Definition, instant: datetime) -> Definition:
+    """Return the definition as it is for an instant: with its waiting edit applied, if that has taken over by then."""
+    edit = definition.waiting_edit
+    if edit is None or instant <= edit.after:
+        return definition
+    try:
+        return successor(definition) or definition
+    except Exception:  # it will be dropped
+        return replace(definition, next_edit=None)
+
+
+def next_after(definition: Definition, instant: datetime) -> datetime | None:
+    """Return the first instant later than `instant` within the bounds of the definition, and of its waiting edit."""
+    edit = definition.waiting_edit
+    if edit is None:
+        return definition.next_after(instant)
+    if instant < edit.after:
+        following = definition.next_after(instant)
+        if following is not None and following <= edit.after:
+            return following
+    return version_at(definition, edit.after + INSTANT).next_after(max(instant, edit.after))
+
+
+def coming(definition: Definition, *, since: datetime | None = None) -> Iterator[datetime]:
+    """Yield the instants that are still to be decided, and later than `since`: what is to run, as far as it is known now.
+
+    Up to the moment of a waiting edit by the definition as it is, from then on by that edit.
+    """
+    start, edit = max(since or definition.resumes_after, definition.resumes_after), definition.waiting_edit
+    if edit is None:
+        yield from _instants(definition, start)
+    elif definition.retired_at is None:
+        yield from takewhile(lambda instant: instant <= edit.after, _instants(definition, start))
+        yield from _instants(version_at(definition, edit.after + INSTANT), max(start, edit.after))
+
+
+def _instants(definition: Definition, start: datetime) -> Iterator[datetime]:
+    over = definition.is_spent or definition.retired_at is not None
+    instant = None if over else definition.next_after(start)
+    while instant is not None:
+        yield instant
+        instant = definition.next_after(instant)

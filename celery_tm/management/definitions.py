@@ -18,6 +18,7 @@ from ..domain.paging import Page, checked_limit
 from ..domain.restoring import restored
 from ..domain.schedule import seldom
 from ..domain.timeline import INSTANT
+from ..domain.waiting import coming, taken_back
 from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
@@ -186,13 +187,28 @@ class Definitions:
                 )
                 return Difference(added=horizon.compare(made, made, since=now, until=now + span, most=MAX_COMPARED).kept)
             time = editing.read_time(at, now=now)
-            graceful = before.following if when is Policy.GRACEFUL else None
-            start = max(time - INSTANT if time else graceful or now, now)
-            after = edited(before, values=values, now=start, actor=None, calendars=known)
-            # What comes before the edit takes over stays, whatever the edit.
-            first = horizon.compare(before, before, since=now, until=min(start, now + span), most=MAX_COMPARED)
-            later = horizon.compare(before, after, since=start, until=now + span, most=MAX_COMPARED)
-            return replace(later, kept=[*first.kept, *later.kept]) if start > now else later
+            edit = self._previewed(tx, before, values, now=now, time=time, is_graceful=when is Policy.GRACEFUL)
+            return horizon.compare(before, edit, since=now, until=now + span, most=MAX_COMPARED)
+
+    def _previewed(
+        self,
+        tx: Transaction,
+        before: Definition,
+        values: Mapping[str, Any],
+        *,
+        now: datetime,
+        time: datetime | None,
+        is_graceful: bool,
+    ) -> Definition:
+        """Return a definition as an edit would leave it, without writing anything; `time` is when that would take over."""
+        known, plain = editing.known_calendars(tx, values), taken_back(before, values)
+        after = edited(plain, values=values, now=now, actor=None, calendars=known)
+        following = next(coming(replace(before, next_edit=None), since=now), None) if is_graceful else None
+        until = time - INSTANT if time else following
+        if after is not plain and until is not None:
+            return editing.let_wait(tx, plain, after, values, until=until)
+        editing.refuse_misfits(tx, plain, after)
+        return after
 
     def get(self, name: str) -> Definition:
         """Return the definition of this name."""

@@ -16,6 +16,7 @@ from ..domain.job import Source
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.run_explanation import Change
 from ..domain.timeline import INSTANT
+from ..domain.waiting import next_after, version_at
 from ..errors import DefinitionNotFound, RowUnreadable, nearest
 from ..installation import Installation
 from ..store import audit, definitions, executions, jobs, lanes, lists, nodes, occurrences, versions
@@ -94,20 +95,30 @@ def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Fac
     switches = audit.lines(tx, f"definition:{definition.name}", actions=SWITCHES)
     then = versions.in_force(tx, definition.id, facts.at)
     beats = [node["seen_at"] for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
-    timeline = definition.timeline
-    before = timeline.latest_until(facts.at, reach=_reach(definition, facts.at))
+    rule = version_at(definition, facts.at)
+    before = _instant_before(definition, rule, facts.at)
     facts = replace(
         facts,
         created_at=definition.created_at,
         version=_version(then) if then else None,
         switches=[_change(line) for line in switches],
         before=before,
-        after=timeline.next_after(facts.at),
-        closed_by=_closed_by(definition, facts.at),
+        after=next_after(definition, facts.at),
+        closed_by=_closed_by(rule, facts.at),
+        rule=rule,
         beat_seen_at=max(beats, default=None),
     )
     found = _nearest_occurrence(tx, definition.id, facts.at, before)
     return _of_occurrence(tx, facts, found) if found else facts
+
+
+def _instant_before(definition: Definition, rule: Definition, at: datetime) -> datetime | None:
+    """Return the last instant up to a time; `rule` is the definition as it is then, with its waiting edit or without."""
+    reach, edit = _reach(definition, at), definition.waiting_edit
+    if edit is None or at <= edit.after:
+        return definition.timeline.latest_until(at, reach=reach)
+    found = rule.timeline.latest_until(at, reach=min(reach, at - edit.after))
+    return found if found is not None and found > edit.after else definition.timeline.latest_until(edit.after, reach=reach)
 
 
 def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: datetime | None) -> Occurrence | None:
@@ -174,7 +185,10 @@ def _started_by(tx: Transaction, name: str, occurrence: Occurrence) -> Change | 
 
 def _closed_by(definition: Definition, at: datetime) -> str | None:
     """Return what closes an instant: the definition's own exclusions or one of its calendars."""
-    own = {"excluded": definition.excluded, **{f"calendar {name!r}": days for name, days in definition.closed.items()}}
+    own = {
+        "excluded": definition.excluded,
+        **{f"calendar {name!r}": definition.closed[name] for name in definition.calendars},
+    }
     for what, entries in own.items():
         if entries and closures_of(tuple(entries), definition.timezone).reopens_after(at):
             return "its own exclusions" if what == "excluded" else what

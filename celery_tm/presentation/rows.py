@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -21,6 +22,7 @@ from ..domain.job import Job
 from ..domain.occurrence import Occurrence
 from ..domain.schedule import Schedule, rules_at
 from ..domain.status import Status
+from ..domain.waiting import coming, version_at
 from ..store.audit import AuditLine
 from ..store.calendars import Calendar
 from ..store.dead_letters import DeadLetter
@@ -79,8 +81,8 @@ class Rows:
 
     def definition_in_full(self, definition: Definition, *, versions: int) -> dict[str, Any]:
         """Return a definition with what was stated, what it means, and what comes next."""
-        coming = [both_times(at, definition.timezone, definition.rule) for at in coming_instants(definition)]
-        told = {"stated": self.stated(definition), "meaning": definition.meaning, "coming": coming}
+        times = coming_times(definition, COMING)
+        told = {"stated": self.stated(definition), "meaning": definition.meaning, "coming": times}
         edit = None if definition.problem else definition.waiting_edit
         waiting = self._edit(plain(edit), definition.task)
         if edit is not None:
@@ -231,10 +233,14 @@ class Rows:
 
 
 def coming_instants(definition: Definition, count: int = COMING) -> list[datetime]:
-    """Return the next instants of a definition."""
-    instants: list[datetime] = []
-    instant = None if definition.problem else definition.following
-    while instant is not None and len(instants) < count:
-        instants.append(instant)
-        instant = definition.next_after(instant)
-    return instants
+    """Return the next instants of a definition, those after its waiting edit has taken over by that edit."""
+    return [] if definition.problem else list(islice(coming(definition), count))
+
+
+def coming_times(definition: Definition, count: int) -> list[dict[str, Any]]:
+    """Return the next instants of a definition in UTC and in the zone that it has by then."""
+    shown = []
+    for instant in coming_instants(definition, count):
+        version = version_at(definition, instant)
+        shown.append(both_times(instant, version.timezone, version.rule))
+    return shown

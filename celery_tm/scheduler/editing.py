@@ -122,7 +122,7 @@ def change(
         return _let_wait(tx, planned, after, values, until=at - INSTANT, actor=actor, reason=reason)
     if policy is Policy.GRACEFUL and planned.following is not None:
         return _let_wait(tx, planned, after, values, until=planned.following, actor=actor, reason=reason)
-    _refuse_misfit(tx, planned, after)
+    refuse_misfits(tx, planned, after)
     _save(tx, before, planned, after, action=action, actor=actor, reason=reason, now=now)
     return after
 
@@ -201,7 +201,7 @@ def _waiting_fields(definition: Definition) -> set[str]:
         return {"edit"}
 
 
-def _refuse_misfit(tx: Transaction, before: Definition, after: Definition) -> None:
+def refuse_misfits(tx: Transaction, before: Definition, after: Definition) -> None:
     """Refuse an edit that would keep the one that waits from taking over; one that could not before may be left so."""
     edit = after.waiting_edit if after.problem is None else None
     if edit is None:
@@ -222,6 +222,24 @@ def _let_wait(
     reason: str | None,
 ) -> Definition:
     """Keep an edit until all instants up to `until` have been decided."""
+    waiting = let_wait(tx, planned, after, values, until=until, actor=actor, reason=reason)
+    if not definitions.save(tx, waiting, version=planned.version):
+        raise StaleVersion(planned.name, planned.version, planned.version + 1)
+    audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=waiting.next_edit, reason=reason)
+    return waiting
+
+
+def let_wait(
+    tx: Transaction,
+    planned: Definition,
+    after: Definition,
+    values: Mapping[str, Any],
+    *,
+    until: datetime,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Definition:
+    """Return a definition of which an edit waits until all instants up to `until` have been decided; nothing is written."""
     plain, named = write_fields(_columns(after)), spread(values)
     wanted = {name: plain[name] for name in FIELDS if name in named}
     earlier = planned.waiting_edit
@@ -230,11 +248,9 @@ def _let_wait(
         problem = f"an edit of {', '.join(sorted(earlier.values))} takes over {when} already"
         raise InvalidValue("at", problem, "give the same time, or state those fields again to take that edit back")
     waiting = joined(planned, wanted, after=until, actor=actor, reason=reason)
-    refuse_misfit(waiting, known_calendars(tx, waiting.waiting_edit.values if waiting.waiting_edit else {}))
-    if not definitions.save(tx, waiting, version=planned.version):
-        raise StaleVersion(planned.name, planned.version, planned.version + 1)
-    audit.note(tx, "edit later", object_of(planned.name), actor=actor, after=waiting.next_edit, reason=reason)
-    return waiting
+    known = known_calendars(tx, waiting.waiting_edit.values if waiting.waiting_edit else {})
+    refuse_misfit(waiting, known)
+    return replace(waiting, closed={**planned.closed, **known})
 
 
 def _columns(definition: Definition) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 
 from ..domain.definition import Definition
 from ..domain.ids import occurrence_id
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.planning import ahead
+from ..domain.waiting import coming
 from ..store import occurrences
 from ..store.database import Transaction
 
@@ -71,6 +72,4 @@ def compare(before: Definition, after: Definition, *, since: datetime, until: da
 
 
 def _some(definition: Definition, since: datetime, until: datetime, most: int) -> list[datetime]:
-    if definition.is_spent or definition.retired_at:
-        return []
-    return list(islice(definition.timeline.between(max(since, definition.resumes_after), until), most))
+    return list(islice(takewhile(lambda instant: instant <= until, coming(definition, since=since)), most))

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, func,
 from sqlalchemy.types import NullType
 
 from ..domain.codec import decode, encode
-from ..domain.definition import COLUMNS, Definition, Standing
+from ..domain.definition import COLUMNS, Definition, Standing, calendars_later
 from ..domain.dst import Fold, Gap
 from ..domain.overlap import Overlap
 from ..domain.recovery import Recovery
@@ -229,14 +229,7 @@ def select_waiting_for(tx: Transaction, calendar: str) -> list[Definition]:
     query = select(definition).where(definition.c.next_edit.is_not(None)).order_by(definition.c.name)
     if tx.dialect.skips_locked:
         query = query.with_for_update()
-    return [one for one in _read_all(tx, query) if calendar in _calendars_later(one.next_edit)]
-
-
-def _calendars_later(edit: Any) -> list[str]:
-    """Return the calendars that a waiting edit names, of which nobody knows whether it can be read."""
-    values = edit.get("values") if isinstance(edit, Mapping) else None
-    named = values.get("calendars") if isinstance(values, Mapping) else None
-    return [name for name in named if isinstance(name, str)] if isinstance(named, (list, tuple)) else []
+    return [one for one in _read_all(tx, query) if calendar in calendars_later(one.next_edit)]
 
 
 def local_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
@@ -275,8 +268,13 @@ def _read_all(tx: Transaction, query: Select[Any]) -> list[Definition]:
         rows: Sequence[tuple[Sequence[Any], Mapping[str, str]]] = [(row, {}) for row in tx.execute(query).all()]
     except UNREADABLE:  # a column that is no JSON, or no instant: by whom, is not told
         rows = [_apart(tx, row) for row in _raw(tx, query)]
-    closed = _closed(tx, (dict(zip(NAMES, row, strict=True)).get("calendars") for row, _ in rows))
+    closed = _closed(tx, (names for row, _ in rows for names in _named_calendars(dict(zip(NAMES, row, strict=True)))))
     return [read_definition(row, closed, unread) for row, unread in rows]
+
+
+def _named_calendars(row: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the calendars that a row names, which may be anything, and those that its waiting edit names."""
+    return row["calendars"], calendars_later(row["next_edit"])
 
 
 def _raw(tx: Transaction, query: Select[Any]) -> Sequence[Row[Any]]:
@@ -342,6 +340,8 @@ def read_definition(
         FILL["groups"](value, ())
     if not isinstance(value.declared, Mapping):  # only a note about files: a damaged one stops no planning
         FILL["declared"](value, None)
-    FILL["closed"](value, {name: closed.get(name, ()) for name in value.calendars})
+    # What is gone of those that only its waiting edit names is found out when that takes over.
+    later = {name: closed[name] for name in calendars_later(value.next_edit) if name in closed}
+    FILL["closed"](value, {**later, **{name: closed.get(name, ()) for name in value.calendars}})
     FILL["unread"](value, wrong)
     return value

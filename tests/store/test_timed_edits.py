@@ -12,6 +12,7 @@ from tmtest.ledger import HOUR, MINUTE, NOON, add, plan, rows
 
 from celery_tm import Scheduler, TimeManagement
 from celery_tm.errors import InvalidValue
+from celery_tm.presentation.rows import Rows, coming_instants
 from celery_tm.settings import Settings
 from celery_tm.store import tables
 from celery_tm.testing import MovableClock
@@ -277,3 +278,67 @@ def test_what_is_left_of_a_joined_edit_is_of_who_stated_it(tm: TimeManagement) -
     tm.definitions.update("tick", priority=3, at=AT, actor="lee", reason="L")
     left = tm.definitions.update("tick", priority=4).waiting_edit
     assert (dict(left.values), left.actor, left.reason, left.parts) == ({"queue": "slow"}, "kim", "K", ())
+
+
+# What is coming, with the edit that waits
+
+
+@pytest.fixture
+def edited_at_two(tm: TimeManagement) -> TimeManagement:
+    """A definition that fires every hour, and from 14:00 on at half past, except on the days of a calendar."""
+    add(tm, schedule="0 * * * *")
+    tm.calendars.set("days", ["2026-06-02"])
+    values = {"schedule": "30 * * * *", "calendars": ["days"], "timezone": "Europe/Warsaw"}
+    tm.definitions.update("tick", **values, at=NOON + 2 * HOUR, actor="kim")
+    return tm
+
+
+def clock(instants: Any) -> list[str]:
+    return [f"{instant:%d %H:%M}" for instant in instants]
+
+
+def test_what_is_coming_is_shown_as_the_waiting_edit_will_have_it(edited_at_two: TimeManagement) -> None:
+    tm = edited_at_two
+    shown = Rows(tm).definition_in_full(tm.definitions.get("tick"), versions=1)["coming"]
+    assert [one["utc"][8:16] for one in shown[:3]] == ["01T13:00", "01T14:30", "01T15:30"]
+    assert [one["timezone"] for one in shown[:2]] == ["UTC", "Europe/Warsaw"]
+    late = coming_instants(tm.definitions.get("tick"), 12)
+    assert clock(late)[8:11] == ["01 21:30", "02 22:30", "02 23:30"], "the calendar closes the second, in its zone"
+
+
+def test_a_preview_of_another_edit_knows_the_one_that_waits(edited_at_two: TimeManagement) -> None:
+    tm = edited_at_two
+
+    def seen(**values: Any) -> tuple[list[str], list[str], list[str]]:
+        found = tm.definitions.preview("tick", within="5h", **values)
+        return clock(found.kept), clock(found.added), clock(found.removed)
+
+    there = ["01 13:00", "01 14:30", "01 15:30", "01 16:30"]
+    assert seen(queue="x") == (there, [], [])
+    assert seen(ends_at="2026-06-01T15:45Z") == (there[:3], [], there[3:])
+    assert seen(schedule="15 * * * *") == ([], ["01 12:15", "01 13:15", "01 14:15", "01 15:15", "01 16:15"], there)
+    assert seen(ends_at="2026-06-01T15:45Z", at=NOON + 2 * HOUR) == (there[:3], [], there[3:])
+    with pytest.raises(InvalidValue, match="takes over at"):
+        seen(queue="x", at=NOON + HOUR)
+    assert tm.definitions.get("tick").waiting_edit.values.keys() == {"schedule", "calendars", "timezone"}
+
+
+def test_explain_tells_of_the_times_that_the_waiting_edit_brings(edited_at_two: TimeManagement) -> None:
+    tm = edited_at_two
+    told = str(tm.explain("tick", at=NOON + 3.5 * HOUR))
+    assert "an edit takes over at 2026-06-01 14:00:00 UTC" in told
+    assert "the instant before was 2026-06-01 15:30:00 UTC" in told
+    assert "the next instant is 2026-06-01 16:30:00 UTC" in told
+    assert "the next run of 'tick' is at 2026-06-01 13:00:00 UTC" in told
+    assert "excluded by calendar 'days'" in str(tm.explain("tick", at=NOON + 24.5 * HOUR))
+    assert "the instant before was 2026-06-01 13:00:00 UTC" in str(tm.explain("tick", at=NOON + 2.1 * HOUR))
+
+
+def test_one_that_has_run_as_often_as_it_may_shows_what_the_waiting_edit_brings(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    add(tm, max_runs=1, schedule="*/10 * * * *", overlap="allow")
+    noon.forward("10m")
+    plan(tm)
+    tm.definitions.update("tick", max_runs=3, at=AT)
+    assert clock(coming_instants(tm.definitions.get("tick"), 2)) == ["01 12:20", "01 12:30"]

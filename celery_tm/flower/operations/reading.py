@@ -16,7 +16,7 @@ from ...domain.scope import read_refs
 from ...errors import DefinitionNotFound, InvalidValue
 from ...management.occurrence_story import occurrence_story
 from ...presentation import plain
-from ...presentation.rows import both_times, coming_instants
+from ...presentation.rows import coming_times
 from ...presentation.shapes.schema import anything, mapping, ref
 from . import asking
 from .answers import AFTER, BEFORE, COMING, FORECAST, GROUPS, LIMIT, all_of, page_of, paged, span
@@ -117,7 +117,7 @@ def coming(asked: Asked) -> Any:
     if not 1 <= count <= MOST_COMING:
         raise InvalidValue("count", f"{count} is not a number of instants", f"give 1 to {MOST_COMING}")
     found = asked.tm.definitions.get(asked.path["name"])
-    return {"items": [both_times(at, found.timezone, found.rule) for at in coming_instants(found, count)]}
+    return {"items": coming_times(found, count)}
 
 
 def effective(asked: Asked) -> Any:
