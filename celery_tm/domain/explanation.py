@@ -56,6 +56,7 @@ class Facts:
     after: datetime | None = None
     closed_by: str | None = None
     beat_seen_at: datetime | None = None
+    beat_since: datetime | None = None  # when the first of the beats that are known was started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -341,11 +342,16 @@ def _timing(facts: Facts, occurrence: Occurrence) -> list[str]:
 
 
 def _why_decided_late(facts: Facts, occurrence: Occurrence) -> str:
-    """Say whether a person had an instant of the past run; nobody else decides what was, or before there was a rule."""
+    """Say what is known of why: a backfill, since nobody else decides what was before there was a rule; or of beats.
+
+    A beat that was running may not have been able to read or lock the definition. One that has stopped leaves no trace.
+    """
     backfilled = (occurrence.reason or "").startswith(WORD) or occurrence.replay_of is not None
     if backfilled or (facts.created_at is not None and occurrence.scheduled_at < facts.created_at):
         return "it was backfilled"
-    return "no beat was planning before"
+    if facts.beat_since is not None and facts.beat_since <= occurrence.scheduled_at:
+        return "a beat was running, but could not read or lock the definition before, or had too much to do"
+    return "no beat is known to have been planning before"
 
 
 def _because(facts: Facts) -> str:

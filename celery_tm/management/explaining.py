@@ -94,7 +94,7 @@ def _of_removed(tx: Transaction, facts: Facts) -> Facts:
 def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Facts:
     switches = audit.lines(tx, f"definition:{definition.name}", actions=SWITCHES)
     then = versions.in_force(tx, definition.id, facts.at)
-    beats = [node["seen_at"] for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
+    beats = [node for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
     rule = version_at(definition, facts.at)
     before = _instant_before(definition, rule, facts.at)
     facts = replace(
@@ -106,7 +106,8 @@ def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Fac
         after=next_after(definition, facts.at),
         closed_by=_closed_by(rule, facts.at),
         rule=rule,
-        beat_seen_at=max(beats, default=None),
+        beat_seen_at=max((beat["seen_at"] for beat in beats), default=None),
+        beat_since=min((beat["started_at"] for beat in beats), default=None),
     )
     found = _nearest_occurrence(tx, definition.id, facts.at, before)
     return _of_occurrence(tx, facts, found) if found else facts

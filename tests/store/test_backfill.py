@@ -529,7 +529,7 @@ def test_a_backfilled_instant_is_explained_as_such(tm: TimeManagement, noon: Mov
         assert "it completed" in told
         assert "after its instant: it was backfilled" in told
         assert "backfill: stock-taking is over" in told
-        assert "no beat was planning" not in told
+        assert "no beat is known" not in told
 
 
 # Mistakes

@@ -258,7 +258,7 @@ def test_explain_forecast_and_lists_show_it_with_the_error(tm: TimeManagement, n
     told = tm.explain("broken")
     assert "cannot be planned on this node" in told.answer
     assert problem in told.answer
-    assert "no beat was planning" not in str(told)
+    assert "no beat is known" not in str(told)
     found = tm.forecast(hours=2)
     assert "sound" in found.counts
     if how not in ("a waiting edit without its time", "arguments that are no JSON"):  # their times are known
@@ -284,7 +284,7 @@ def test_one_node_that_lacks_a_package_does_not_hold_up_the_others(
     monkeypatch.setattr(domain, "_loaded", real)
     other.database.dispose()
     assert Planner(tm.installation).plan_due().definitions == 1, "at once, not five minutes later"
-    assert "no beat was planning" not in str(tm.explain("sunset", at=datetime(2026, 6, 1, 19, tzinfo=UTC)))
+    assert "no beat is known" not in str(tm.explain("sunset", at=datetime(2026, 6, 1, 19, tzinfo=UTC)))
 
 
 def test_doctor_names_broken_and_overdue_definitions(tm: TimeManagement, noon: MovableClock) -> None:

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import delete
+from celery import Celery
+from sqlalchemy import delete, text
 from tmtest.ledger import HOUR, MINUTE, NOON, add, claim, plan, start
 
-from celery_tm import TimeManagement, cancel
+from celery_tm import Scheduler, TimeManagement, cancel
 from celery_tm.errors import DefinitionNotFound
 from celery_tm.recovery.reaper import reap
 from celery_tm.scheduler.dispatcher import Dispatcher
@@ -45,7 +46,26 @@ def test_a_late_run_says_how_late_and_why(tm: TimeManagement, noon: MovableClock
     tm.run_due_jobs()
     told = why(tm, 60)
     assert "ran 20m late" in told
-    assert "no beat was planning before" in told
+    assert "no beat is known to have been planning before" in told
+
+
+def test_a_run_that_was_decided_late_although_a_beat_was_running_says_so(
+    tm: TimeManagement, app: Celery, noon: MovableClock
+) -> None:
+    tm.calendars.set("days", ["2026-12-25"])
+    add(tm, schedule="*/10 * * * *", calendars=["days"], recovery="all", overlap="allow")
+    beat = Scheduler(app)
+    beat.work()
+    tm.installation.database.run(lambda tx: tx.execute(text("UPDATE tm_calendar SET entries = '{no json'")))
+    for _ in range(4):
+        noon.forward("10m")
+        beat.work()
+    tm.calendars.set("days", ["2026-12-25"])
+    tm.installation.set_aside.discard("tm_definition", tm.definitions.get("tick").id)
+    plan(tm)
+    told = why(tm, 10)
+    beat.close()
+    assert "30m after its instant: a beat was running, but could not read or lock the definition" in told
 
 
 def test_a_run_that_was_missed_says_by_which_policy(tm: TimeManagement, noon: MovableClock) -> None:

@@ -408,12 +408,28 @@ def test_an_instant_that_was_decided_in_time_says_when_and_by_which_version() ->
     assert lines(occurrence=an_occurrence(OccurrenceState.SKIPPED)) == [DECIDED, HOURLY]
 
 
-def test_an_instant_that_was_decided_late_says_that_no_beat_was_there() -> None:
+def test_an_instant_that_was_decided_late_says_that_no_beat_is_known() -> None:
     late = an_occurrence(OccurrenceState.MISSED, decided_at=ONE + 3 * HOUR, is_recovery=True)
 
     assert lines(occurrence=late)[0] == (
-        "decided at 2026-01-01 16:00:00 UTC under version 1, 3h after its instant: no beat was planning before"
+        "decided at 2026-01-01 16:00:00 UTC under version 1, 3h after its instant: "
+        "no beat is known to have been planning before"
     )
+
+
+@pytest.mark.parametrize(
+    ("since", "why"),
+    [
+        (ONE - HOUR, "a beat was running, but could not read or lock the definition before, or had too much to do"),
+        (ONE, "a beat was running, but could not read or lock the definition before, or had too much to do"),
+        (ONE + SECOND, "no beat is known to have been planning before"),
+        (None, "no beat is known to have been planning before"),
+    ],
+)
+def test_a_beat_that_was_running_is_not_said_to_be_missing(since: datetime | None, why: str) -> None:
+    late = an_occurrence(OccurrenceState.MISSED, decided_at=ONE + 3 * HOUR, is_recovery=True)
+
+    assert lines(occurrence=late, beat_since=since)[0].endswith(f"3h after its instant: {why}")
 
 
 def test_a_recovered_run_says_why_and_what_it_stands_for() -> None:
