@@ -165,6 +165,21 @@ def forget(declared: Mapping[str, Any], names: Sequence[str], *, source: str) ->
     return {**declared, source: {**ours, "values": {name: one for name, one in ours["values"].items() if name not in names}}}
 
 
+def declared_elsewhere(definition: Definition, source: str) -> list[str]:
+    """Return the other sources that declare a definition."""
+    return [other for other in definition.declared or {} if other != source and _kept(definition, other)]
+
+
+def inherited(definition: Definition, source: str, heirs: Collection[str]) -> dict[str, Any]:
+    """Return what is kept about sources when one of them no longer declares a definition that others, the heirs, declare.
+
+    What it declared last is what the heirs start from, and what it could not change is no conflict any more.
+    """
+    last = _kept(definition, source)
+    kept = {other: one for other, one in (definition.declared or {}).items() if other != source}
+    return kept | {one: {**kept.get(one, {}), "values": {**last, **_kept(definition, one)}} for one in heirs}
+
+
 def _kept(definition: Definition, source: str, what: str = "values") -> Marks:
     """Return what is kept about a source; nothing where the row holds something else."""
     ours = (definition.declared or {}).get(source)

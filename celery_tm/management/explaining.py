@@ -217,4 +217,5 @@ _WORDS = {
     "add": "added", "edit": "edited", "load": "loaded", "seed": "seeded", "pause": "paused", "resume": "resumed",
     "enable": "enabled", "trigger": "triggered",
     "replay": "replayed", "disable": "disabled", "retire": "retired", "bring back": "brought back", "remove": "removed",
+    "release": "released",
 }  # fmt: skip

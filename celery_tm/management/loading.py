@@ -102,6 +102,9 @@ class _Loader:
     def _change(self, before: Definition, entry: Mapping[str, Any]) -> Definition:
         if before.retired_at is not None:
             before = editing.bring_back(self.tx, before, reason="loaded from a file again")
+            if before.origin is not None:  # the code has dropped it, so from now on it is the file's
+                reason = f"{before.origin} no longer has it"
+                before = editing.release(self.tx, before, heirs=[FILE], actor=self.actor, reason=reason)
         after, merged = editing.apply_source(
             self.installation,
             self.tx,

@@ -6,7 +6,7 @@ loses one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from typing import Any
 from ..domain import definition as domain
 from ..domain.audit_line import SYSTEM
 from ..domain.checks import instant
-from ..domain.declared import Earlier, Merged, damaged_fields, declare, forget, merge
+from ..domain.declared import Earlier, Merged, damaged_fields, declare, forget, inherited, merge
 from ..domain.definition import Calendars, Definition, Past, edited, new_definition, stated
 from ..domain.ids import new_id
 from ..domain.jitter import refuse_long_jitter
@@ -282,6 +282,17 @@ def retire(installation: Installation, tx: Transaction, before: Definition, *, r
     planned = Planner(installation).catch_up(tx, before, now=now)
     after = domain.retired(planned, now=now)
     _save(tx, before, planned, after, action="retire", actor=None, reason=reason, now=now)
+    return after
+
+
+def release(
+    tx: Transaction, before: Definition, *, heirs: Collection[str], actor: str | None = None, reason: str | None = None
+) -> Definition:
+    """Let a locked definition belong to other sources that declare it, since its origin no longer does."""
+    after = replace(before, origin=None, declared=inherited(before, before.origin or "", heirs))
+    definitions.declare(tx, after)
+    was, now = {"origin": before.origin}, {"origin": None}
+    audit.note(tx, "release", object_of(before.name), actor=actor, before=was, after=now, reason=reason)
     return after
 
 

@@ -1,8 +1,8 @@
 """Definitions that code states: `beat_schedule`, Celery's own clean-up and our pruning, seeded when beat starts.
 
 A change of the code is seeded, and what a person has changed stays: see `domain.declared`. Where both have changed the same
-field, the database's value stays and the conflict is reported. An entry that is no longer there is retired: it keeps its
-history and fires no more.
+field, the database's value stays and the conflict is reported. An entry that is no longer there is retired, unless a
+file declares it: it keeps its history and fires no more.
 
 Entries are compared first, and only what differs is touched, one entry in a transaction, a little in each tick: neither a
 due job nor a signal waits for it. A definition that is far behind is changed when the planner has caught up with it.
@@ -21,7 +21,7 @@ from celery.schedules import crontab
 
 from .. import events
 from ..domain.audit_line import SYSTEM
-from ..domain.declared import dropped
+from ..domain.declared import declared_elsewhere, dropped
 from ..domain.definition import Definition, stated
 from ..errors import DatabaseBusy, DefinitionExists, InvalidValue
 from ..installation import Installation
@@ -113,7 +113,7 @@ class Seeder:
                 steps[name] = partial(self._seed_one, name=name, values=values, origin=origin)
         for one in known.values():
             if one.origin == origin and one.retired_at is None and one.name not in entries:
-                steps[one.name] = partial(self._retire, id=one.id)
+                steps[one.name] = partial(self._retire, id=one.id, origin=origin)
         # Where no task is ours, nobody could run it: then pruning is `celery -A app tm prune`.
         if PRUNE in app.tasks and PRUNE not in known:
             values = {"task": PRUNE, "schedule": "H H * * *", "recovery": "last"}
@@ -157,11 +157,14 @@ class Seeder:
         tx.wake()
         return True
 
-    def _retire(self, tx: Transaction, *, id: str) -> bool:
+    def _retire(self, tx: Transaction, *, id: str, origin: str) -> bool:
         before = self._free(tx, id)
         if before is None:
             return definitions.find_by_id(tx, id) is None
-        if before.retired_at is None:
+        if before.retired_at is None and (others := declared_elsewhere(before, origin)):
+            reason = f"{origin} no longer has it, and it is declared by: {', '.join(others)}"
+            editing.release(tx, before, heirs=others, reason=reason)
+        elif before.retired_at is None:
             editing.retire(self.installation, tx, before, reason="beat_schedule no longer has it")
         return True
 

@@ -104,8 +104,9 @@ def save(tx: Transaction, value: Definition, *, version: int) -> bool:
 
 
 def declare(tx: Transaction, value: Definition) -> None:
-    """Write what files and code declared about a locked definition, and nothing else of it."""
-    tx.execute(update(definition).where(definition.c.id == value.id).values(declared=value.declared))
+    """Write what files and code declared about a locked definition and what may retire it, and nothing else of it."""
+    values = {"declared": value.declared, "origin": value.origin}
+    tx.execute(update(definition).where(definition.c.id == value.id).values(values))
 
 
 def pause(tx: Transaction, value: Definition, *, version: int) -> bool:

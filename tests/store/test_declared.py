@@ -217,3 +217,61 @@ def test_a_file_that_names_an_unknown_task_is_refused_also_where_it_conflicts(tm
     file.write_text('[[definitions]]\nname = "etl"\nschedule = "@daily"\nsteps = [{ name = "b", task = "efect" }]\n')
     with pytest.raises(InvalidValue, match="unknown task 'efect'"):
         tm.definitions.load(file)
+
+
+# An entry that moves from the code to a file, or back
+
+
+MOVED = '[[definitions]]\nname = "job"\ntask = "effect"\nargs = [1]\nschedule = "every 2m"\n'
+
+
+def seed_nothing(app: Celery) -> None:
+    app.conf.beat_schedule, app.conf.result_expires = {}, None
+    Seeder(TimeManagement(app).installation).seed_once()
+
+
+@pytest.mark.parametrize("beat_is_first", [False, True])
+def test_an_entry_that_moves_from_the_code_to_a_file_is_not_retired(
+    tm: TimeManagement, app: Celery, file: Path, beat_is_first: bool
+) -> None:
+    seed(app, options={"queue": "slow"})
+    file.write_text(MOVED)
+    if beat_is_first:
+        seed_nothing(app)
+        assert tm.definitions.get("job").standing == "retired"
+    assert tm.definitions.load(file, actor="deploy").changed == ["job"]
+    seed_nothing(app)
+    found = tm.definitions.get("job")
+    assert (found.standing, found.origin, found.schedule, found.queue) == ("on", None, "every 2m", "slow")
+    assert found.next_run_at is not None
+    for _ in range(2):
+        assert tm.definitions.load(file, actor="deploy").unchanged == ["job"]
+        seed_nothing(app)
+    assert tm.definitions.get("job").version == found.version
+
+
+def test_what_the_code_wanted_of_an_entry_that_it_no_longer_has_is_no_open_conflict(
+    tm: TimeManagement, app: Celery, file: Path
+) -> None:
+    seed(app, options={"queue": "slow"})
+    tm.definitions.update("job", queue="hers", actor="ann")
+    seed(app, options={"queue": "fast"})
+    assert [one.level for one in tm.doctor() if one.check == "edits"] == ["warning"]
+    file.write_text(MOVED)
+    tm.definitions.load(file)
+    seed_nothing(app)
+    assert [one.level for one in tm.doctor() if one.check == "edits"] == ["ok"]
+    file.write_text(MOVED + 'queue = "quick"\n')
+    assert [one.field for one in tm.definitions.load(file).conflicts] == ["queue"], "the edit of a person still stays"
+    [line] = [one for one in tm.audit(object="definition:job") if one.action == "release"]
+    assert (line.before, line.after) == ({"origin": f"beat_schedule:{app.main}"}, {"origin": None})
+
+
+def test_an_entry_that_returns_to_the_code_is_seeded_again(tm: TimeManagement, app: Celery, file: Path) -> None:
+    seed(app)
+    file.write_text(MOVED)
+    tm.definitions.load(file)
+    seed_nothing(app)
+    seed(app, schedule=300)
+    assert (tm.definitions.get("job").schedule, tm.definitions.get("job").standing) == ("every 5m", "on")
+    assert tm.definitions.load(file).unchanged == ["job"]
