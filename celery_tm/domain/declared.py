@@ -7,12 +7,13 @@ three values: what the source declared last, what it declares now, and what the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kombu.utils.json import JSONEncoder
 
+from .contradictions import BOUNDS, HOOK, LANE, RECOVERY, WORK, contradictions
 from .definition import DEFAULTS, Definition
 from .schedule import Zone
 from .stating import FIELDS, check_values, spread, write_fields
@@ -20,12 +21,11 @@ from .stating import FIELDS, check_values, spread, write_fields
 FILE = "file"  # the source of definitions that are loaded; code is known by the definition's origin
 MAX_MARK = 200  # characters; of a longer value a digest is kept
 UNKNOWN = "?"  # the mark of a value that nobody knows: it equals none
-# Fields that mean something only with each other: a source sets all of them that it changes, or none.
-TOGETHER = (
-    frozenset({"recovery", "recovery_count", "recovery_within", "recovery_spacing"}),
-    frozenset({"concurrency_key", "concurrency"}),
-    frozenset({"task", "args", "kwargs", "steps", "mode"}),
-)
+# Fields that mean something only with each other: a source sets all of them that it changes, or none, and those that it
+# no longer declares have their defaults again.
+TOGETHER = (RECOVERY, frozenset({"concurrency_key", "concurrency"}), WORK)
+# Where fields contradict each other, those that the source does not declare may have their defaults again.
+CONTRADICTING = (BOUNDS, RECOVERY, HOOK, WORK, LANE)
 _encoder = JSONEncoder(sort_keys=True, allow_nan=False)
 Marks = Mapping[str, str]
 
@@ -102,15 +102,73 @@ def merge(
             known[one] = base
             disputed.add(one)
     disputed |= {one for one in changed if any({one} <= unit and disputed & unit for unit in TOGETHER)}
-    known |= {one: mark(declared[one]) for one in changed - disputed}
+    left = set(dropped(definition, declared, list(DEFAULTS), source=source))
+    agreed = _reconciled(definition, declared, changed - disputed, left, force=force)
+    disputed |= changed - agreed.taken
+    known = {one: was for one, was in known.items() if one not in agreed.reset}
+    known |= {one: mark(declared[one]) for one in agreed.taken}
     ours: dict[str, Any] = {"values": known}
     if disputed:
         ours["conflicts"] = {one: mark(declared[one]) for one in declared if one in disputed}
     return Merged(
-        values={one: value for one, value in declared.items() if one in changed - disputed},
+        values={
+            **{one: now for one, now in DEFAULTS.items() if one in agreed.reset and mark(now) != mark(database.get(one))},
+            **{one: value for one, value in declared.items() if one in agreed.taken},
+        },
         conflicts=[_conflict(definition, one, declared, database) for one in declared if one in disputed],
         declared={**(definition.declared or {}), source: ours},
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Agreed:
+    """The fields that a source changes, and those that it no longer declares and that have their defaults again."""
+
+    taken: Set[str]
+    reset: Set[str]
+
+
+def _reconciled(
+    definition: Definition, declared: Mapping[str, Any], taken: Set[str], left: Set[str], *, force: bool
+) -> _Agreed:
+    """Decide what becomes of fields that contradict what the source changes, and that it does not declare.
+
+    Those that it has `left`, because it declared them last and nobody has changed them since, have their defaults again, and
+    with `force` a person's too; else the source's changes among these fields are conflicts.
+    """
+    reset = {one for unit in TOGETHER if unit & taken for one in unit & left}
+    if not taken or definition.problem is not None:  # what is wrong with it is found out when it is changed
+        return _Agreed(taken=taken, reset=reset)
+    for unit in CONTRADICTING:
+        values = {one: declared[one] for one in taken} | {one: DEFAULTS[one] for one in reset}
+        if not unit & taken or not _contradicts(definition, unit, values):
+            continue
+        others = {one for one in unit - declared.keys() if one in DEFAULTS}
+        stated = {one: declared[one] for one in unit & declared.keys()}
+        if _contradicts(definition, unit, values | stated | {one: DEFAULTS[one] for one in others}):
+            continue  # the source contradicts itself, which is refused when it is changed
+        if not _contradicts(definition, unit, values | {one: DEFAULTS[one] for one in unit & left}):
+            reset |= unit & left
+        elif force:
+            reset |= others
+        else:
+            taken, reset = taken - unit, reset - unit
+    return _Agreed(taken=taken, reset=reset)
+
+
+def _contradicts(definition: Definition, unit: Set[str], values: Mapping[str, Any]) -> bool:
+    """Say whether fields contradict each other once a definition has these values, now or when a waiting edit takes over."""
+    waiting = definition.waiting_edit
+    return any(
+        fields == unit
+        for edit in (values, {**waiting.values, **values} if waiting else values)
+        for fields, _ in contradictions(_with(definition, edit))
+    )
+
+
+def _with(definition: Definition, values: Mapping[str, Any]) -> Definition:
+    zone = Zone(name=definition.timezone, gap=definition.gap, fold=definition.fold)
+    return replace(definition, **check_values(values, zone=zone, name=definition.name, present=definition))
 
 
 def _conflict(definition: Definition, name: str, declared: Mapping[str, Any], database: Mapping[str, Any]) -> Conflict:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .. import events
 from ..domain.declared import FILE, Conflict
-from ..domain.definition import Definition, edited
+from ..domain.definition import Definition
+from ..domain.schedule import Zone
+from ..domain.stating import check_values
 from ..domain.steps import HOOKS
 from ..errors import InvalidValue, TmError, named
 from ..installation import Installation
@@ -119,7 +121,8 @@ class _Loader:
         refuse_new_unknown(self.installation, before, after)
         work = {name: value for name, value in entry.items() if name in WORK}
         if work and merged.conflicts:  # what is wrong is refused, also where the file may not change anything
-            wanted = edited(before, values=work, now=self.tx.read_now(), actor=None)
+            steps = {"steps": None} if "task" in work else {}
+            wanted = replace(before, **check_values({**steps, **work}, zone=Zone(), name=before.name, present=before))
             refuse_new_unknown(self.installation, before, wanted)
         return after
 

@@ -275,3 +275,56 @@ def test_an_entry_that_returns_to_the_code_is_seeded_again(tm: TimeManagement, a
     seed(app, schedule=300)
     assert (tm.definitions.get("job").schedule, tm.definitions.get("job").standing) == ("every 5m", "on")
     assert tm.definitions.load(file).unchanged == ["job"]
+
+
+# What a file no longer says, and what contradicts it
+
+
+def toml(name: str, *lines: str) -> str:
+    return "\n".join(["[[definitions]]", f'name = "{name}"', 'schedule = "0 8 * * *"', *lines, ""])
+
+
+TASK, STEPS = 'task = "effect"\nargs = [1]', 'steps = [{ name = "a", task = "effect", args = [1] }]'
+BOTH_WAYS = [
+    ('overlap = "queue"', 'concurrency_key = "k"'),
+    ('recovery = { policy = "bounded", count = 10 }', 'recovery = "last"'),
+    ("ends_at = 2027-01-01T00:00:00Z", "starts_at = 2027-02-01T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [*((f"{TASK}\n{a}", f"{TASK}\n{b}") for a, b in BOTH_WAYS), (TASK, STEPS)])
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_file_that_no_longer_says_what_contradicts_it_is_loaded(
+    tm: TimeManagement, file: Path, one: str, other: str, is_back: bool
+) -> None:
+    then, now = (other, one) if is_back else (one, other)
+    file.write_text(toml("job", then) + toml("second", TASK))
+    tm.definitions.load(file)
+    file.write_text(toml("job", now) + toml("second", TASK, "priority = 3"))
+    loaded = tm.definitions.load(file)
+    assert (loaded.changed, loaded.conflicts) == (["job", "second"], [])
+    file.write_text(toml("fresh", now))
+    tm.definitions.load(file)
+    found = {one["name"]: one for one in tm.definitions.export()["definitions"]}
+    assert {**found["job"], "name": "fresh"} == found["fresh"]
+
+
+def test_an_edit_that_contradicts_a_file_holds_up_no_other_entry(tm: TimeManagement, file: Path) -> None:
+    file.write_text(toml("job", TASK) + toml("etl", TASK) + toml("second", TASK))
+    tm.definitions.load(file)
+    tm.definitions.update("job", overlap="queue", actor="ann")
+    tm.definitions.update("etl", args=[], steps=[{"name": "a", "task": "effect", "args": [1]}], actor="ann")
+    changed = TASK.replace("1", "2")
+    file.write_text(toml("job", TASK, 'concurrency_key = "k"') + toml("etl", changed) + toml("second", changed))
+    loaded = tm.definitions.load(file)
+    assert (loaded.changed, loaded.unchanged) == (["second"], ["job", "etl"])
+    assert [(one.name, one.field) for one in loaded.conflicts] == [
+        ("job", "concurrency_key"),
+        ("job", "concurrency"),
+        ("etl", "args"),
+    ]
+    loaded = tm.definitions.load(file, force=True)
+    assert (loaded.changed, loaded.conflicts) == (["job", "etl"], [])
+    job, etl = tm.definitions.get("job"), tm.definitions.get("etl")
+    assert (job.overlap, job.concurrency_key, etl.steps, etl.args) == ("skip", "k", None, "[2]")
+    assert tm.definitions.load(file).unchanged == ["job", "etl", "second"]

@@ -10,6 +10,7 @@ import pytest
 
 from celery_tm.domain.declared import FILE, Earlier, damaged_fields, declare, dropped, mark, merge, open_conflicts
 from celery_tm.domain.definition import Definition, edited, new_definition, stated
+from celery_tm.errors import InvalidValue
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 BOUNDED = [("recovery", "bounded", "all"), ("recovery_count", 3, None)]
@@ -148,3 +149,102 @@ def test_a_damaged_field_is_mended_and_an_edit_that_this_node_cannot_read_stays(
 def test_marks_tell_values_apart_that_python_calls_equal() -> None:
     assert mark(1) != mark(True)
     assert mark({"a": 1, "b": 2}) == mark({"b": 2, "a": 1})
+
+
+BASE = {"task": "effect", "schedule": "0 8 * * *"}
+STEPS = {"steps": [{"name": "a", "task": "effect"}], "schedule": "0 8 * * *"}
+LANE = [("concurrency_key", "k", None), ("concurrency", 1, None)]
+LATER, LATEST = "2026-12-01T00:00:00+00:00", "2026-12-05T00:00:00+00:00"
+
+
+def becomes(before: Definition, values: Any, **how: Any) -> tuple[Definition, Any]:
+    """Return a definition as a source leaves it, which must not contradict itself, and what was decided."""
+    merged = merge(before, values, source=FILE, **how)
+    after = edited(before, values=merged.values, now=NOON, actor=None) if merged.values else before
+    return replace(after, declared=merged.declared), merged
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changes"),
+    [
+        (
+            {**BASE, "overlap": "queue"},
+            {**BASE, "concurrency_key": "k"},
+            {"overlap": "skip", "concurrency_key": "k", "concurrency": 1},
+        ),
+        (
+            {**BASE, "concurrency_key": "k"},
+            {**BASE, "overlap": "queue"},
+            {"overlap": "queue", "concurrency_key": None, "concurrency": None},
+        ),
+        (
+            {**BASE, "recovery": {"policy": "bounded", "count": 10}},
+            {**BASE, "recovery": "last"},
+            {"recovery": "last", "recovery_count": None},
+        ),
+        ({**BASE, "ends_at": LATER}, {**BASE, "starts_at": LATEST}, {"starts_at": LATEST, "ends_at": None}),
+        (STEPS, BASE, {"task": "effect", "steps": None}),
+        (
+            {**STEPS, "mode": "parallel"},
+            {**BASE, "args": [1]},
+            {"task": "effect", "args": [1], "mode": "sequential", "steps": None},
+        ),
+        ({**BASE, "args": [1]}, {**BASE, "task": "other"}, {"task": "other", "args": []}),
+        ({**BASE, "args": [1]}, BASE, {}),  # nothing that belongs to it has changed
+    ],
+)
+def test_what_a_source_no_longer_declares_does_not_contradict_what_it_declares(then: Any, now: Any, changes: Any) -> None:
+    after, merged = becomes(loaded(then), now)
+    assert (merged.values, merged.conflicts) == (changes, [])
+    again, merged = becomes(after, now)
+    assert (merged.values, merged.conflicts, again.declared) == ({}, [], after.declared)
+    back, merged = becomes(again, then)
+    assert merged.conflicts == []
+    assert stated(back) == stated(loaded(then)), "and what it declares again counts again"
+
+
+@pytest.mark.parametrize(
+    ("edit", "now", "conflicts", "reset"),
+    [
+        ({"overlap": "queue"}, {"concurrency_key": "k"}, LANE, {"overlap": "skip"}),
+        ({"concurrency_key": "k"}, {"overlap": "queue"}, [("overlap", "queue", "skip")], {"concurrency_key": None}),
+        ({"ends_at": LATER}, {"starts_at": LATEST}, [("starts_at", LATEST, None)], {"ends_at": None}),
+        (
+            {"recovery": "bounded", "recovery_count": 3},
+            {"recovery": "all"},
+            [("recovery", "all", "bounded")],
+            {"recovery_count": None},
+        ),
+        ({"steps": STEPS["steps"]}, {"args": [1]}, [("args", [1], [])], {"steps": None}),
+    ],
+)
+def test_an_edit_that_contradicts_a_source_is_a_conflict_and_with_force_the_source_wins(
+    edit: Any, now: Any, conflicts: Any, reset: Any
+) -> None:
+    wanted = {**THEN, **now, "queue": "fast"}
+    after, merged = becomes(loaded(**edit), wanted)
+    assert merged.values == {"queue": "fast"}, "the rest is changed"
+    assert [(one.field, one.file, one.database) for one in merged.conflicts] == conflicts
+    again, merged = becomes(after, wanted)
+    assert (merged.values, len(merged.conflicts)) == ({}, len(conflicts)), "it stays a conflict"
+    forced, merged = becomes(again, wanted, force=True)
+    assert (merged.conflicts, reset.items() <= merged.values.items()) == ([], True)
+    assert becomes(forced, wanted)[1].conflicts == []
+    assert open_conflicts(forced) == {}
+
+
+def test_an_edit_that_waits_and_contradicts_a_source_is_a_conflict() -> None:
+    waiting = {"values": {"overlap": "queue"}, "after": NOON.isoformat(), "actor": "ann", "reason": None}
+    before = replace(loaded(), next_edit=waiting)
+    merged = merge(before, {**THEN, "concurrency_key": "k", "queue": "fast"}, source=FILE)
+    assert (merged.values, [one.field for one in merged.conflicts]) == ({"queue": "fast"}, [one for one, *_ in LANE])
+    forced = merge(before, {**THEN, "concurrency_key": "k"}, source=FILE, force=True)
+    assert (forced.conflicts, forced.values["overlap"]) == ([], "skip")
+
+
+def test_a_source_that_contradicts_itself_is_refused_and_not_a_conflict() -> None:
+    before = loaded(priority=3)
+    merged = merge(before, {**THEN, "overlap": "queue", "concurrency_key": "k"}, source=FILE)
+    assert (set(merged.values) >= {"overlap", "concurrency_key"}, merged.conflicts) == (True, [])
+    with pytest.raises(InvalidValue, match="a lane of its own"):
+        edited(before, values=merged.values, now=NOON, actor=None)
