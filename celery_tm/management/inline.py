@@ -24,10 +24,10 @@ from ..errors import OUT_OF_REACH
 from ..installation import Installation, node_name
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
+from ..scheduler.belonging import adopt_all
 from ..scheduler.dispatcher import Dispatcher
 from ..scheduler.planner import Planner
-from ..scheduler.seeding import origin_of
-from ..store import apps, claims
+from ..store import claims
 from ..worker import gate, recorder
 from ..worker.chunk import request_of
 from ..worker.context import JobContext
@@ -54,8 +54,7 @@ def run_due(installation: Installation, *, now: datetime | None, limit: int) -> 
     with clock.moved_to(now) if now is not None else nullcontext():
         swept = _sweep(installation, limit)
         swept += len(reap(installation.database, limit=limit, aside=installation))
-        app = installation.app
-        installation.database.run(lambda tx: apps.adopt(tx, origin=origin_of(app), tasks=app.tasks))
+        adopt_all(installation)
         planned = _plan(Planner(installation))
         claimed, live, ended = 0, 0, list[str]()
         while taken := _round(installation, node, limit - claimed):

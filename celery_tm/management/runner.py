@@ -10,12 +10,14 @@ import logging
 import threading
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from ..domain.job import Job
 from ..errors import OUT_OF_REACH
 from ..installation import Installation
 from ..scheduler import Scheduler
+from ..scheduler.belonging import adopt_all, register
 from ..scheduler.planner import OUTAGES
 from ..scheduler.seeding import Seeder
 from ..worker.attending import LOCK_TIMEOUT
@@ -133,5 +135,7 @@ def run_once(app: Any, *, limit: int = MOST_AT_ONCE) -> RunSummary:
     """Seed what the code states, plan, run what is due now, and return what was done."""
     installation = Installation.of(app)
     installation.database.serve_own_app()
+    installation.database.run(partial(register, installation))
+    adopt_all(installation)  # what was written before the first run is changed by seeding, not added beside it
     Seeder(installation).seed_once()
     return run_due(installation, now=None, limit=limit)

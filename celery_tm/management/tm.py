@@ -26,6 +26,7 @@ from ..domain.timeline import Timeline
 from ..errors import InvalidValue, JobNotFound, shown
 from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
+from ..scheduler.belonging import adopt_all
 from ..scheduler.celery_schedules import default_zone
 from ..scheduler.seeding import origin_of
 from ..settings import Settings
@@ -79,8 +80,7 @@ class TimeManagement:
         """
         database = self.installation.database
         revision = schema.upgrade(database)
-        while database.run(lambda tx: apps.adopt(tx, origin=origin_of(self.app), tasks=self.app.tasks)):
-            pass
+        adopt_all(self.installation)
         return revision
 
     def take_over(self, app: str) -> None:

@@ -23,13 +23,13 @@ from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..store import apps, nodes
 from ..store.agenda import Agenda
-from ..store.database import Transaction
 from ..tracing import describe, span
+from . import belonging
 from .dispatcher import Dispatcher
 from .outage import Contact, Outages
 from .outlook import Outlook
 from .planner import OUTAGES, Planner
-from .seeding import Seeder, origin_of
+from .seeding import Seeder
 from .wakeup import Waiter, Watchdog, undisturbed, waiter_for
 from .zones import ZoneWatch
 
@@ -287,18 +287,15 @@ class Scheduler(CeleryScheduler):
         started = time.monotonic()
         if started < self._adopt_at:
             return
-        while self.installation.database.run(self._adopt_some):
+        while self.installation.database.run(partial(belonging.adopt, self.installation)):
             if time.monotonic() >= started + TICK_BUDGET:
                 return  # the others in the next round
         self._adopt_at = started + ADOPT_EVERY
 
-    def _adopt_some(self, tx: Transaction) -> bool:
-        return apps.adopt(tx, origin=origin_of(self.app), tasks=self.app.tasks)
-
     def _warn_of_strays(self) -> None:
         """Register this app, and warn of jobs and definitions whose app has no beat."""
         database = self.installation.database
-        database.run(self._register)
+        database.run(partial(belonging.register, self.installation))
         self._adopt()  # rows that name no app are no strays while this app may take them
         strays = database.run(apps.strays)
         if strays - self._strays:
@@ -308,11 +305,6 @@ class Scheduler(CeleryScheduler):
                 ", ".join(map(repr, sorted(strays))),
             )
         self._strays = strays
-
-    def _register(self, tx: Transaction) -> None:
-        """Register this app, and adopt in the same transaction: a process that learns of the app finds its rows."""
-        apps.register(tx)
-        self._adopt_some(tx)
 
     def _mistrust_silence(self) -> None:
         """Spare running attempts where no node has been seen for a while: this beat may begin right after an outage."""

@@ -25,7 +25,7 @@ from ..domain.declared import declared_elsewhere, dropped
 from ..domain.definition import Definition, stated
 from ..errors import DatabaseBusy, DefinitionExists, InvalidValue
 from ..installation import Installation
-from ..store import definitions, versions
+from ..store import apps, definitions, versions
 from ..store.database import Transaction
 from . import editing
 from .celery_schedules import name_of, read_entry
@@ -131,7 +131,10 @@ class Seeder:
 
     def _seed_one(self, tx: Transaction, *, name: str, values: Mapping[str, Any], origin: str) -> bool:
         """Add or change one definition; False if that has to wait."""
-        known = definitions.find(tx, name)
+        known, app = definitions.find(tx, name), self.installation.app
+        if known is None and apps.awaits_adoption(tx, name, tasks=app.tasks):
+            apps.adopt(tx, origin=origin_of(app), tasks=app.tasks)
+            return False  # it is changed when it is ours, and nothing is added beside it
         if known is None:
             try:
                 values = {**AS_IN_CELERY, **values}

@@ -66,6 +66,14 @@ def adopt(tx: Transaction, *, origin: str, tasks: Collection[str]) -> bool:
     return max(moved) >= BATCH
 
 
+def awaits_adoption(tx: Transaction, name: str, *, tasks: Collection[str]) -> bool:
+    """Say whether there is a definition of this name that `adopt` would take over, or that it passes over while it is locked."""
+    if tx.app == UNNAMED:
+        return False
+    task = tx.execute(select(definition.c.task).where(definition.c.app == UNNAMED, definition.c.name == name)).scalar()
+    return task is not None and (task in tasks or not registered(tx) - {tx.app})
+
+
 def take_over(tx: Transaction, name: str, *, origin: str) -> bool:
     """Make a batch of what belongs to another app this one's; say whether there may be more."""
     moved = _take_jobs(tx, _jobs_of(name))

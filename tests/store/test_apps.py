@@ -13,6 +13,7 @@ from tmtest.ledger import NOON
 from celery_tm import Task, TimeManagement, cancel, defer, workflow
 from celery_tm.errors import InvalidValue
 from celery_tm.installation import Installation
+from celery_tm.management.runner import run_once
 from celery_tm.recovery.reaper import reap
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler import Scheduler
@@ -317,6 +318,63 @@ def test_an_app_is_registered_and_adopts_its_rows_in_one_transaction(
     beat._warn_of_strays()
     assert tm.definitions.get("nightly").app == "tmtest"
     web.installation.database.dispose()
+
+
+def register_another(tm: TimeManagement) -> None:
+    """Register an app that has none of this app's tasks."""
+    billing = another(tm, "billing")
+    billing.installation.database.serve_own_app()
+    billing.installation.database.run(apps.register)
+    billing.installation.database.dispose()
+
+
+def test_a_run_once_takes_over_what_was_written_before_it_and_adds_nothing_beside(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    add(tm, queue="hers", actor="ann")
+    add(tm, name="other", actor="ann")
+    assert {one.app for one in tm.definitions.list()} == {""}
+    entries = {"nightly": {"task": "effect", "schedule": 60, "options": {"priority": 3}}}
+    beside = another(tm, "tmtest", beat_schedule=entries)  # the same app in another process
+    register_another(tm)
+    noon.forward("2m")
+    run_once(beside.app)
+    look_again(tm)
+    found = {one.name: one for one in tm.definitions.list() if one.name in ("nightly", "other")}
+    assert {(one.app, one.queue) for one in found.values()} == {("tmtest", "hers"), ("tmtest", None)}
+    assert (found["nightly"].priority, found["nightly"].created_by, found["nightly"].origin) == (3, "ann", None)
+    assert tm.installation.database.run(apps.registered) == {"billing", "tmtest"}
+    with tm.installation.database.transaction(write=False) as tx:
+        named = tx.execute(select(tables.definition.c.name)).scalars().all()
+    assert sorted(set(named)) == sorted(named), "there is one of each name"
+    beside.installation.database.dispose()
+
+
+def test_an_entry_waits_for_a_definition_that_somebody_holds_before_it_is_taken_over(
+    tm: TimeManagement, request: pytest.FixtureRequest
+) -> None:
+    if tm.installation.database.dialect.name == "sqlite":
+        pytest.skip("one writer at a time")
+    add(tm, queue="hers", actor="ann")
+    register_another(tm)
+    tm.app.conf.beat_schedule = {"nightly": {"task": "effect", "schedule": 60}}
+    holder, beat = another(tm, "web"), Scheduler(app=tm.app)
+    request.addfinalizer(holder.installation.database.dispose)
+    request.addfinalizer(beat.close)
+    with holder.installation.database.transaction() as held:
+        held.execute(select(tables.definition.c.id).with_for_update()).all()
+        beat._warn_of_strays()
+        beat.seeder.seed_some()
+        with tm.installation.database.transaction(write=False) as tx:
+            found = select(tables.definition.c.app, tables.definition.c.queue).where(tables.definition.c.name == "nightly")
+            assert tx.execute(found).all() == [("", "hers")]
+    beat.seeder._next_at = 0.0
+    beat.seeder.seed_some()
+    beat.seeder._next_at = 0.0
+    beat.seeder.seed_some()
+    assert [(one.name, one.app, one.queue) for one in tm.definitions.list() if one.name == "nightly"] == [
+        ("nightly", "tmtest", "hers")
+    ]
 
 
 @pytest.mark.parametrize("named", [None, "shop"])
