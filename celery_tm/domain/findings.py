@@ -87,6 +87,9 @@ class Facts:
     conflicts: Mapping[str, Sequence[str]] = field(
         default_factory=dict
     )  # definitions: fields that files or code may not set
+    app: str = ""
+    beats_seen: Mapping[str, datetime] = field(default_factory=dict)  # by app, where several share the tables
+    now: datetime | None = None
     strays: Sequence[str] = ()  # apps that have definitions or waiting jobs, and no beat
 
 

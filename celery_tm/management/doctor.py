@@ -95,8 +95,9 @@ def _without_next_run(tx: Transaction) -> dict[str, Any]:
     return {"spent": spent, "never_again": never_again}
 
 
-def _strays(tx: Transaction) -> dict[str, Any]:
-    return {"strays": sorted(apps.strays(tx) - {tx.app})}
+def _apps(tx: Transaction) -> dict[str, Any]:
+    seen = apps.beats_seen(tx)
+    return {"strays": sorted(apps.strays(tx) - {tx.app}), "app": tx.app, "beats_seen": seen, "now": tx.read_now()}
 
 
 QUESTIONS: Sequence[Callable[[Transaction], dict[str, Any]]] = (
@@ -115,7 +116,7 @@ QUESTIONS: Sequence[Callable[[Transaction], dict[str, Any]]] = (
     lambda tx: {"blocked": checkup.blocked_queues(tx)},
     lambda tx: {"overdue": checkup.overdue_definitions(tx, LATE)},
     lambda tx: {"conflicts": checkup.conflicting_definitions(tx)},
-    _strays,
+    _apps,
 )
 
 

@@ -19,7 +19,7 @@ from ..domain.timeline import INSTANT
 from ..domain.waiting import next_after, version_at
 from ..errors import DefinitionNotFound, RowUnreadable, nearest
 from ..installation import Installation
-from ..store import audit, definitions, executions, jobs, lanes, lists, nodes, occurrences, versions
+from ..store import apps, audit, definitions, executions, jobs, lanes, lists, nodes, occurrences, versions
 from ..store.database import Transaction
 from ..store.lists import Letters
 from .workflows import report_in
@@ -82,9 +82,10 @@ def _reach(definition: Definition, at: datetime) -> timedelta:
 
 def _of_removed(tx: Transaction, facts: Facts) -> Facts:
     lines = audit.lines(tx, f"definition:{facts.name}")
-    if not lines:
+    removed = [line for line in lines if line["action"] == "remove"]
+    gone = next((line for line in removed if (line["before"] or {}).get("app", tx.app) == tx.app), None)
+    if not lines or (removed and gone is None):
         raise DefinitionNotFound(facts.name, nearest(facts.name, definitions.names(tx)))
-    gone = next((line for line in lines if line["action"] == "remove"), None)
     id = (gone["before"] or {}).get("id") if gone else None
     found = _nearest_occurrence(tx, id, facts.at, None) if id else None
     facts = replace(facts, removed=_change(gone) if gone else None)
@@ -92,22 +93,21 @@ def _of_removed(tx: Transaction, facts: Facts) -> Facts:
 
 
 def _of_definition(tx: Transaction, facts: Facts, definition: Definition) -> Facts:
-    switches = audit.lines(tx, f"definition:{definition.name}", actions=SWITCHES)
     then = versions.in_force(tx, definition.id, facts.at)
-    beats = [node for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
+    seen_at, since = _beats(tx)
     rule = version_at(definition, facts.at)
     before = _instant_before(definition, rule, facts.at)
     facts = replace(
         facts,
         created_at=definition.created_at,
         version=_version(then) if then else None,
-        switches=[_change(line) for line in switches],
+        switches=[_version(one) for one in versions.with_actions(tx, definition.id, SWITCHES)],
         before=before,
         after=next_after(definition, facts.at),
         closed_by=_closed_by(rule, facts.at),
         rule=rule,
-        beat_seen_at=max((beat["seen_at"] for beat in beats), default=None),
-        beat_since=min((beat["started_at"] for beat in beats), default=None),
+        beat_seen_at=seen_at,
+        beat_since=since,
     )
     found = _nearest_occurrence(tx, definition.id, facts.at, before)
     return _of_occurrence(tx, facts, found) if found else facts
@@ -120,6 +120,19 @@ def _instant_before(definition: Definition, rule: Definition, at: datetime) -> d
         return definition.timeline.latest_until(at, reach=reach)
     found = rule.timeline.latest_until(at, reach=min(reach, at - edit.after))
     return found if found is not None and found > edit.after else definition.timeline.latest_until(edit.after, reach=reach)
+
+
+def _beats(tx: Transaction) -> tuple[datetime | None, datetime | None]:
+    """Return when a beat of this app was last seen, and since when one has been running, as far as that is known.
+
+    Where other apps have beats too, it is not known since when this app's have been running.
+    """
+    seen = apps.beats_seen(tx)
+    if seen.keys() - {tx.app}:
+        return seen.get(tx.app), None
+    beats = [node for node in nodes.select_nodes(tx) if node["kind"] == "beat"]
+    last = max((beat["seen_at"] for beat in beats), default=None)
+    return last, min((beat["started_at"] for beat in beats), default=None)
 
 
 def _nearest_occurrence(tx: Transaction, definition: str, at: datetime, before: datetime | None) -> Occurrence | None:

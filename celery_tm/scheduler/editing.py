@@ -349,7 +349,7 @@ def remove(
     definition = Planner(installation).catch_up(tx, definition, now=tx.read_now())  # what was due is owed
     occurrences.remove_planned(tx, list(occurrences.planned_ahead(tx, definition.id)))
     definitions.remove(tx, definition.id)
-    before = {**stated(definition), "id": definition.id, "version": definition.version}
+    before = {**stated(definition), "id": definition.id, "app": definition.app, "version": definition.version}
     audit.note(tx, "remove", object_of(definition.name), actor=actor, before=before, reason=reason)
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, case, select, update
 
-from . import tables
+from . import rows, tables
 from .conditions import IS_PENDING, MAY_TAKE_SLOT, NEEDS_NO_SLOT
 from .database import UNNAMED, Transaction
 
@@ -34,6 +34,12 @@ def registered(tx: Transaction) -> frozenset[str]:
     """Return the apps that have a beat."""
     names = tx.execute(select(mark.c.name).where(mark.c.name.like(PREFIX + "%"))).scalars()
     return frozenset(name.removeprefix(PREFIX) for name in names)
+
+
+def beats_seen(tx: Transaction) -> dict[str, datetime]:
+    """Return when a beat of each registered app was last seen."""
+    found = rows.read_all(tx, select(mark).where(mark.c.name.like(PREFIX + "%")), lambda row: (row.name, row.at), mark)
+    return {name.removeprefix(PREFIX): at for name, at in found}
 
 
 def register(tx: Transaction) -> None:
@@ -67,7 +73,7 @@ def adopt(tx: Transaction, *, origin: str, tasks: Collection[str]) -> bool:
 
 
 def awaits_adoption(tx: Transaction, name: str, *, tasks: Collection[str]) -> bool:
-    """Say whether there is a definition of this name that `adopt` would take over, or that it passes over while it is locked."""
+    """Say whether there is a definition of this name that `adopt` takes over, unless somebody has locked it just then."""
     if tx.app == UNNAMED:
         return False
     task = tx.execute(select(definition.c.task).where(definition.c.app == UNNAMED, definition.c.name == name)).scalar()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,13 @@ def keep(tx: Transaction, value: Definition, *, action: str, actor: str | None, 
 def of_definition(tx: Transaction, definition: str, *, limit: int = 100) -> list[Version]:
     """Return the versions of a definition, the latest first."""
     query = select(version).where(version.c.definition == definition).order_by(version.c.version.desc()).limit(limit)
+    return rows.read_all(tx, query, read_version, version)
+
+
+def with_actions(tx: Transaction, definition: str, actions: Sequence[str], *, limit: int = 100) -> list[Version]:
+    """Return the versions of a definition that were made by some actions, the latest first."""
+    mine = (version.c.definition == definition, version.c.action.in_(actions))
+    query = select(version).where(*mine).order_by(version.c.version.desc()).limit(limit)
     return rows.read_all(tx, query, read_version, version)
 
 

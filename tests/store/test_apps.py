@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from tmtest.ledger import NOON
 
 from celery_tm import Task, TimeManagement, cancel, defer, workflow
-from celery_tm.errors import InvalidValue
+from celery_tm.errors import DefinitionNotFound, InvalidValue
 from celery_tm.installation import Installation
 from celery_tm.management.runner import run_once
 from celery_tm.recovery.reaper import reap
@@ -181,6 +181,55 @@ def test_status_and_doctor_of_one_app_leave_the_other_s_rows_out(
     named = {one.check for one in shop.doctor() if {"nightly", "spent"} & set(one.objects)}
     assert (named, {"nightly", "spent"} <= {name for one in billing.doctor() for name in one.objects}) == (set(), True)
     assert not any("dead letter" in one.text and one.level != "ok" for one in shop.doctor())
+
+
+def test_doctor_and_explain_of_one_app_do_not_go_by_the_beat_of_the_other(
+    shop: TimeManagement, billing: TimeManagement, noon: MovableClock, request: pytest.FixtureRequest
+) -> None:
+    add(billing)
+    beats = {tm: Scheduler(app=tm.app) for tm in (shop, billing)}
+    for beat in beats.values():
+        beat._sign_on()
+        request.addfinalizer(beat.close)
+    assert [one.level for tm in beats for one in tm.doctor() if one.check == "beats"] == ["ok", "ok"]
+    noon.forward("5m")
+    beats[shop]._sign_on()
+    beats[shop]._warn_of_strays()
+    [found] = [one for one in billing.doctor() if one.check == "beats"]
+    assert (found.level, "of the app 'billing' is running; the last one was seen at 2026-06-01 12:00" in found.text) == (
+        "error",
+        True,
+    )
+    assert [one.level for one in shop.doctor() if one.check == "beats"] == ["ok"]
+    assert "the last beat was seen at 2026-06-01 12:00:00" in str(billing.explain("nightly", at=NOON + timedelta(minutes=2)))
+    beats[billing]._warn_of_strays()
+    assert [one.level for tm in beats for one in tm.doctor() if one.check == "beats"] == ["ok", "ok"]
+
+
+def test_explain_tells_who_switched_the_app_s_own_definition(
+    shop: TimeManagement, billing: TimeManagement, noon: MovableClock
+) -> None:
+    add(shop)
+    add(billing)
+    billing.pause("nightly", actor="kim", reason="billing is closed")
+    noon.forward("1m")
+    shop.pause("nightly", actor="lee", reason="stocktaking")
+    noon.forward("1h")
+    for tm in (shop, billing):
+        tm.run_due_jobs()
+    at = NOON + timedelta(minutes=30)
+    told = str(billing.explain("nightly", at=at))
+    assert ("kim" in told, "billing is closed" in told, "lee" in told, "stocktaking" in told) == (True, True, False, False)
+    assert "stocktaking" in str(shop.explain("nightly", at=at))
+    shop.definitions.remove("nightly", actor="eve")
+    billing.definitions.remove("nightly", actor="pat")
+    noon.forward("1h")
+    for tm, actor in ((shop, "eve"), (billing, "pat")):
+        assert f"by {actor}" in str(tm.explain("nightly", at=noon.now))
+    add(billing, name="other")
+    billing.definitions.remove("other")
+    with pytest.raises(DefinitionNotFound):
+        shop.explain("other")
 
 
 # Runs of workflows belong to the app of their job, whoever ends a step of them
