@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,12 +22,12 @@ from celery.schedules import crontab
 
 from .. import events
 from ..domain.audit_line import SYSTEM
-from ..domain.declared import declared_elsewhere, dropped
+from ..domain.declared import declared_elsewhere, dropped, inherited
 from ..domain.definition import Definition, stated
 from ..errors import DatabaseBusy, DefinitionExists, InvalidValue
 from ..installation import Installation
 from ..store import apps, definitions, versions
-from ..store.database import Transaction
+from ..store.database import UNNAMED, Transaction
 from . import editing
 from .celery_schedules import name_of, read_entry
 from .planner import OUTAGES, run_edit
@@ -99,8 +100,9 @@ class Seeder:
         app = self.installation.app
         origin, steps = origin_of(app), dict[str, Step]()
         entries = {name_of(key): entry for key, entry in entries_of(app).items()}
-        seeded = definitions.select_definitions(tx, origin=origin)
-        known = {one.name: one for one in (*definitions.find_all(tx, [*entries, PRUNE]), *seeded)}
+        seeded = definitions.select_definitions(tx, origin=SEEDED)
+        rows = {one.name: one for one in (*definitions.find_all(tx, [*entries, PRUNE]), *seeded)}
+        known = {name: _renamed(tx, one, origin) for name, one in rows.items()}
         for name, entry in entries.items():
             try:
                 values = read_entry(app, entry)
@@ -109,7 +111,7 @@ class Seeder:
                 continue
             there = known.get(name)
             gone = {} if there is None or there.unread else _taken_out(tx, there, values, origin)
-            if gone or self._differs(tx, there, values, origin):
+            if gone or there is not rows.get(name) or self._differs(tx, there, values, origin):
                 steps[name] = partial(self._seed_one, name=name, values=values, origin=origin)
         for one in known.values():
             if one.origin == origin and one.retired_at is None and one.name not in entries:
@@ -143,9 +145,10 @@ class Seeder:
                 logger.debug("%s was seeded by another beat at the same moment", name)
             tx.wake()
             return True
+        known = _renamed(tx, known, origin)
         if (known.origin or "").startswith(SEEDED) and known.origin != origin:
             raise InvalidValue("name", f"{name!r} is seeded by {known.origin}", "give the entry, or the app, another name")
-        before = self._free(tx, known.id)
+        before = self._free(tx, known.id, origin)
         if before is None:
             return False
         if before.retired_at is not None:
@@ -161,7 +164,7 @@ class Seeder:
         return True
 
     def _retire(self, tx: Transaction, *, id: str, origin: str) -> bool:
-        before = self._free(tx, id)
+        before = self._free(tx, id, origin)
         if before is None:
             return definitions.find_by_id(tx, id) is None
         if before.retired_at is None and (others := declared_elsewhere(before, origin)):
@@ -171,12 +174,15 @@ class Seeder:
             editing.retire(self.installation, tx, before, reason="beat_schedule no longer has it")
         return True
 
-    def _free(self, tx: Transaction, id: str) -> Definition | None:
+    def _free(self, tx: Transaction, id: str, origin: str) -> Definition | None:
         """Lock a definition; None if somebody else holds it, or if the planner has to catch up with it first."""
         found = definitions.lock_free(tx, [id])
         if not found or (self._is_patient and _is_far_behind(tx, found[0])):
             return None
-        return found[0]
+        ours = _renamed(tx, found[0], origin)
+        if ours is not found[0]:
+            definitions.declare(tx, ours)
+        return ours
 
 
 def _is_far_behind(tx: Transaction, definition: Definition) -> bool:
@@ -205,8 +211,19 @@ def _taken_out_of_versions(tx: Transaction, known: Definition, values: Mapping[s
 
 
 def origin_of(app: Any) -> str:
-    """Return what the definitions of an app's `beat_schedule` are known by."""
-    return f"{SEEDED}{app.main or ''}"[:100]
+    """Return what the definitions of an app's `beat_schedule` are known by: the app's name among those on the tables."""
+    installation = Installation.of(app)
+    return f"{SEEDED}{installation.settings.tm_app or installation.name}"
+
+
+def _renamed(tx: Transaction, known: Definition, origin: str) -> Definition:
+    """Return a definition of this app as its present name makes it, where its code seeded it under another one."""
+    if known.app != tx.app or tx.app == UNNAMED or not isinstance(known.declared or {}, Mapping):
+        return known
+    for source in [one for one in known.declared or {} if one.startswith(SEEDED) and one != origin]:
+        known = replace(known, declared=inherited(known, source, [origin]))
+    is_former = known.origin is not None and known.origin.startswith(SEEDED) and known.origin != origin
+    return replace(known, origin=origin) if is_former else known
 
 
 def entries_of(app: Any) -> dict[str, Any]:

@@ -161,15 +161,19 @@ def select_definitions(
     retired: bool = True,
     limit: int | None = None,
 ) -> list[Definition]:
-    """Return definitions by name: of a group, of an origin, those after a name; `search` is a part of a name or a task."""
+    """Return definitions by name: of a group, those after a name; `search` is a part of a name or a task.
+
+    `origin` is how their origin begins.
+    """
     if any(text is not None and not text.isprintable() for text in (group, after)):
         return []
     query = select(definition).where(definition.c.app == tx.app).order_by(definition.c.name).limit(limit)
     if group is not None:
         query = query.where(or_(definition.c.group == group, _has_group(tx, group)))
-    for column, wanted in ((definition.c.origin, origin), (definition.c.task, task)):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    if origin is not None:
+        query = query.where(definition.c.origin.startswith(origin, autoescape=True))
+    if task is not None:
+        query = query.where(definition.c.task == task)
     if after is not None:
         query = query.where(definition.c.name > after)
     if not retired:

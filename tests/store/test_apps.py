@@ -309,6 +309,38 @@ def test_the_replay_of_a_deferred_run_belongs_to_the_run_s_app(
     assert [(job.id, job.app) for job in shop.jobs()] == [(last.id, "tmtest")]
 
 
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_the_entries_of_an_app_stay_its_own_when_it_is_renamed(
+    tm: TimeManagement, request: pytest.FixtureRequest, is_taken_over: bool
+) -> None:
+    def seeded(name: str, **entries: Any) -> TimeManagement:
+        made = another(tm, name, **({} if is_taken_over else {"tm_app": "prod"}))
+        request.addfinalizer(made.installation.database.dispose)
+        begin(made)
+        if is_taken_over and name == "store":
+            made.take_over("shop")
+        made.app.conf.beat_schedule = {one: {"task": "effect", **entry} for one, entry in entries.items()}
+        Seeder(made.installation).seed_once()
+        return made
+
+    options = {"queue": "slow", "priority": 3}
+    first = seeded("shop", job={"schedule": 60, "options": options}, gone={"schedule": 60}, hers={"schedule": 60})
+    first.definitions.update("hers", schedule="every 3m", actor="ann")
+    seeded("shop", job={"schedule": 60, "options": options}, gone={"schedule": 60}, hers={"schedule": 90})
+    renamed = seeded("store", job={"schedule": 120, "options": {"queue": "slow"}}, hers={"schedule": 120})
+    found = {name: renamed.definitions.get(name) for name in ("job", "gone", "hers")}
+    assert (found["job"].schedule, found["job"].queue, found["job"].priority) == ("every 2m", "slow", None)
+    assert (found["gone"].standing, found["hers"].schedule) == ("retired", "every 3m")
+    sources = {tuple(one.declared or {}) for one in found.values()}
+    assert ({one.origin for one in found.values() if one.name != "gone"}, sources - {()}) == (
+        {origin_of(renamed.app)},
+        {(origin_of(renamed.app),)},
+    )
+    version = found["job"].version
+    assert seeded("store", job={"schedule": 120, "options": {"queue": "slow"}}, hers={"schedule": 120})
+    assert renamed.definitions.get("job").version == version
+
+
 # Processes that have an app of their own, and none of the beats
 
 
