@@ -131,7 +131,9 @@ class Settings:
         timedelta(days=90), "how long executions and occurrences that have ended are kept", "duration"
     )
     tm_keep_last: int = _setting(
-        50, "how many executions of each task, and of each definition, are kept however old they are; 0: none", "number"
+        50,
+        "how many executions of each task, and executions and occurrences of each definition, are kept however old; 0: none",
+        "number",
     )
     tm_keep_logs: timedelta = _setting(timedelta(days=30), "how long progress and log lines are kept", "duration")
     tm_keep_audit: timedelta = _setting(timedelta(days=365), "how long the audit is kept", "duration")

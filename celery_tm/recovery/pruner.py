@@ -63,13 +63,14 @@ def prune(database: Database, settings: Settings, *, seconds: float | None = Non
     counts: Counter[str] = Counter()
     beyond: Counter[str] = Counter()
     errors: list[Exception] = []
-    walk = retention.Walk(settings.tm_keep_last)
-    for kind, is_beyond, remove in chain(_by_age(settings, batch, walk), _by_count(database, settings, batch, errors)):
+    walks = {kind: retention.Walk(settings.tm_keep_last) for kind in ("executions", "occurrences")}
+    for kind, is_beyond, remove in chain(_by_age(settings, batch, walks), _by_count(database, settings, batch, errors)):
         more = True
         while more and time.monotonic() < until:
             done = _try(database, kind, remove, errors) or 0
             removed, more = (done, done == batch) if isinstance(done, int) else (done.removed, done.reached is not None)
-            walk.after = walk.after if isinstance(done, int) else done.reached
+            if not isinstance(done, int):
+                walks[kind].after = done.reached
             counts[kind] += removed
             beyond[kind] += removed if is_beyond else 0
         if more:
@@ -91,11 +92,11 @@ def _try(database: Database, kind: str, work: Callable[[Transaction], T], errors
         return None
 
 
-def _by_age(settings: Settings, batch: int, walk: retention.Walk) -> Iterator[Removal]:
+def _by_age(settings: Settings, batch: int, walks: Mapping[str, retention.Walk]) -> Iterator[Removal]:
     kept = settings.tm_keep_executions
-    yield "executions", False, partial(retention.remove_executions, age=kept, walk=walk, limit=batch)
+    yield "executions", False, partial(retention.remove_executions, age=kept, walk=walks["executions"], limit=batch)
+    yield "occurrences", False, partial(retention.remove_occurrences, age=kept, walk=walks["occurrences"], limit=batch)
     ages = {
-        "occurrences": settings.tm_keep_executions,
         "steps": settings.tm_keep_executions,  # of runs whose occurrence is gone
         "runs": settings.tm_keep_executions,
         "logs": settings.tm_keep_logs,

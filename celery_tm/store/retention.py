@@ -66,12 +66,12 @@ def remove_before(tx: Transaction, kind: str, before: Moment, *, limit: int) -> 
 
 @dataclass(slots=True)
 class Walk:
-    """One pass over old executions, the oldest first: how far it has come, and from where on each task's newest are kept.
+    """One pass over old executions or occurrences, the oldest first: how far it has come, and from where on the newest stay.
 
-    Executions that stay are passed once, not again for every batch.
+    Rows that stay are passed once, not again for every batch.
     """
 
-    keep: int  # the newest so many of each task, and of each definition, stay
+    keep: int  # the newest so many stay: executions of each task and of each definition, occurrences of each definition
     after: tuple[datetime, str] | None = None
     edges: dict[tuple[str, str], datetime | None] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ def remove_executions(tx: Transaction, *, age: timedelta, walk: Walk, limit: int
         at, id = walk.after
         chosen = chosen.where(table.c.completed_at >= at, or_(table.c.completed_at > at, table.c.id > id))
     found = tx.execute(chosen).all()
-    old = [*_unreadable(tx, walk, limit), *(row.id for row in found if _is_beyond(tx, walk, row))]
+    old = [*_unreadable(tx, table.c.completed_at, walk, limit), *(row.id for row in found if _is_beyond(tx, walk, row))]
     free = tx.execute(tx.dialect.locked(select(table.c.id).where(table.c.id.in_(old)))).scalars().all() if old else []
     if free:
         tx.execute(delete(tables.scope).where(tables.scope.c.execution.in_(free)))
@@ -114,10 +114,42 @@ def oldest_execution(tx: Transaction, *, keep: int, among: int = 200) -> datetim
     return None
 
 
-def _unreadable(tx: Transaction, walk: Walk, limit: int) -> Sequence[str]:
-    """Return the executions whose end lies before all time, so that nobody can read it; a walk begins with them."""
-    table = tables.execution
-    query = select(table.c.id).where(table.c.completed_at < EARLIEST).limit(limit)
+def remove_occurrences(tx: Transaction, *, age: timedelta, walk: Walk, limit: int) -> Walked:
+    """Delete those of the next `limit` occurrences older than `age` that are not among the newest of their definition.
+
+    What a definition has behind it (`job.last_run_at`, `pause_after`) is read from them.
+    """
+    table, chosen = _OLD["occurrences"](tx.later(-age))
+    at = table.c.scheduled_at
+    chosen = chosen.add_columns(at, table.c.definition).where(is_instant(at)).order_by(table.c.id).limit(limit)
+    if walk.after is not None:
+        since, id = walk.after
+        chosen = chosen.where(at >= since, or_(at > since, table.c.id > id))
+    found = tx.execute(chosen).all()
+    beyond = (row.id for row in found if (edge := _first_kept(tx, walk, row.definition)) is None or row.scheduled_at < edge)
+    old = [*_unreadable(tx, at, walk, limit), *beyond]
+    free = tx.execute(tx.dialect.locked(select(table.c.id).where(table.c.id.in_(old)))).scalars().all() if old else []
+    if free:
+        tx.execute(delete(table).where(table.c.id.in_(free)))
+    last = found[-1] if len(found) == limit else None
+    return Walked(len(free), None if last is None else (last.scheduled_at, last.id))
+
+
+def _first_kept(tx: Transaction, walk: Walk, definition: str) -> datetime | None:
+    """Return the instant of the first of a definition's occurrences that are kept; None: none is, as of one that is gone."""
+    kind = ("definition", definition)
+    if kind not in walk.edges:
+        table, known = tables.occurrence, select(tables.definition.c.id).where(tables.definition.c.id == definition)
+        newest = select(table.c.scheduled_at).where(table.c.definition == definition, table.c.state.in_(ENDED))
+        newest = newest.where(is_instant(table.c.scheduled_at)).order_by(table.c.scheduled_at.desc()).limit(walk.keep)
+        is_kept = walk.keep and tx.execute(known).first() is not None
+        walk.edges[kind] = min(tx.execute(newest).scalars(), default=None) if is_kept else None
+    return walk.edges[kind]
+
+
+def _unreadable(tx: Transaction, at: Column[Any], walk: Walk, limit: int) -> Sequence[str]:
+    """Return the rows whose time lies before all time, so that nobody can read it; a walk begins with them."""
+    query = select(at.table.c.id).where(at < EARLIEST).limit(limit)
     return tx.execute(query).scalars().all() if walk.after is None else []
 
 

@@ -482,3 +482,45 @@ def whole_scans(tm: TimeManagement, asked: list[tuple[str, Any]]) -> list[Any]:
                 if whole or ("SCAN tm_" in told and "INDEX" not in told):
                     found.append((statement, told))
     return found
+
+
+def test_the_newest_of_each_definition_s_occurrences_are_kept_however_old_they_are(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    settings = replace(tm.settings, tm_keep_last=2)
+    add(tm, name="quarterly", schedule="0 0 1 */3 *")
+    add(tm, name="ahead", schedule="0 0 1 */3 *", plan_ahead="1000d")
+    add(tm, name="gone", schedule="0 0 1 */3 *")
+    for _ in range(5):
+        noon.forward("92d")
+        tm.run_due_jobs()
+    kept = {
+        name: [one.id for one in tm.occurrences(name) if one.state == "completed"][:2] for name in ("quarterly", "ahead")
+    }
+    tm.definitions.remove("gone")
+    noon.forward("91d")
+    assert prune(tm.installation.database, settings, batch=2).finished
+    found = {name: [one.id for one in tm.occurrences(name) if one.state == "completed"] for name in kept}
+    assert (found, kept) == (kept, found)
+    with tm.installation.database.transaction(write=False) as tx:
+        known = select(tables.definition.c.id)
+        left = select(func.count()).where(tables.occurrence.c.definition.not_in(known))
+        assert tx.execute(left).scalar_one() == 0, "of a definition that is gone nothing is read"
+    assert prune(tm.installation.database, settings, batch=2).occurrences == 0
+    assert prune(tm.installation.database, replace(settings, tm_keep_last=0)).occurrences == 4
+
+
+def test_the_newest_of_each_are_what_last_run_at_and_pause_after_go_by(tm: TimeManagement, noon: MovableClock) -> None:
+    add(tm, name="failing", task="fails", args=[1], schedule="0 0 1 */3 *", pause_after=3, max_retries=0)
+    add(tm, name="running", schedule="0 0 1 */3 *")
+    for _ in range(3):
+        noon.forward("92d")
+        prune(tm.installation.database, tm.settings)
+        tm.run_due_jobs()
+    assert tm.definitions.get("failing").paused
+    noon.forward("92d")
+    prune(tm.installation.database, tm.settings)
+    tm.run_due_jobs()
+    last = tm.occurrences("running")[0]
+    with tm.installation.database.transaction(write=False) as tx:
+        assert occurrences.last_success(tx, last) is not None
