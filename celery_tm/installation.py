@@ -131,6 +131,14 @@ class Installation:
         """Return the ids of a table's rows that this process leaves out at present."""
         return self.set_aside.ids(table, now=time.monotonic())
 
+    def redact_rules(self) -> Sequence[str]:
+        """Return the rules about arguments for what people see: one that was stated too late to be in force hides, too."""
+        return tuple(dict.fromkeys((*self.settings.tm_redact, *self.stated_now().tm_redact)))
+
+    def redaction_now(self) -> Redaction:
+        """Return these rules, with what this app knows of its tasks."""
+        return Redaction(self.redact_rules(), lambda name: names_of(self.app.tasks.get(name)))
+
     @cached_property
     def redaction(self) -> Redaction:
         """Return the rules about arguments that are not shown, with what this app knows of its tasks."""

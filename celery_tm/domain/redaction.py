@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
+from ..errors import InvalidValue
+
 HIDDEN = "***"
+ARGUED = ("args", "kwargs", "steps", "options")  # the fields of a definition that may hold arguments
 CALL = frozenset({"args", "kwargs", "argsrepr", "kwargsrepr"})  # what makes a mapping with a task the call of it
 Names = Sequence[str] | None  # of a task's positions; the last one may be `*rest`; None: not known
 
@@ -112,6 +115,45 @@ class Redaction:
     def apply_to_calls(self, value: Any) -> Any:
         """Return a plain value with the arguments of every call of a task that is somewhere in it hidden."""
         return _Asked((), (), self).within(value) if self._read else value
+
+    def stated(self, values: Mapping[str, Any] | None, task: str | None = None) -> Any:
+        """Return what a person states of a definition, or a part of it, also where that is kept inside something else."""
+        if not values or not self.rules:
+            return values
+        task = values.get("task") or task
+        args, kwargs = self.apply(task, values.get("args"), values.get("kwargs"))
+        shown = {"args": args, "kwargs": kwargs, "steps": self.steps(values.get("steps"))}
+        return {name: shown[name] if name in shown else self._rest(item, task) for name, item in values.items()}
+
+    def _rest(self, item: Any, task: str | None) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [self._rest(one, task) for one in item]
+        return self.apply_to_calls(self.stated(item, task)) if isinstance(item, Mapping) else item
+
+    def steps(self, steps: Any) -> Any:
+        """Return the steps of a workflow, groups of them included."""
+        if isinstance(steps, (list, tuple)):
+            return [self.steps(one) for one in steps]
+        return self.stated(steps) if isinstance(steps, Mapping) else steps
+
+    def refuse_hidden(self, values: Mapping[str, Any]) -> None:
+        """Refuse stated values that have what is shown in place of a hidden one: it was read somewhere and is sent back."""
+        for name in ARGUED if self.rules else ():
+            if _is_hidden(values.get(name)):
+                remedy = "leave the field out to keep it, or state all of it"
+                raise InvalidValue(name, f"it has a value that was hidden ({HIDDEN})", remedy)
+
+
+def _is_hidden(value: Any) -> bool:
+    """Say whether a value, or one in it, is what stands for a hidden one; what cannot be looked through is no JSON."""
+    try:
+        if isinstance(value, Mapping):
+            return any(map(_is_hidden, value.values()))
+        if isinstance(value, (list, tuple)):
+            return any(map(_is_hidden, value))
+    except RecursionError:
+        return False
+    return isinstance(value, str) and value == HIDDEN
 
 
 def _shown(given: Any, hide: Callable[[Any], Any]) -> Any:

@@ -16,7 +16,8 @@ from ..domain.ids import new_id
 from ..domain.job import MAX_TASK
 from ..domain.paging import Page, checked_limit
 from ..domain.restoring import restored
-from ..domain.schedule import seldom
+from ..domain.schedule import Zone, seldom
+from ..domain.stating import check_values
 from ..domain.timeline import INSTANT
 from ..domain.waiting import coming, taken_back
 from ..domain.workflow import TASK
@@ -60,7 +61,7 @@ class Definitions:
 
         Without `timezone` it is in the app's, which is kept with it: a later change of that setting does not move it.
         """
-        values = self._in_zone(values)
+        values = self._in_zone(self._given(values))
 
         def work(tx: Transaction) -> Definition:
             added = editing.add(tx, name=name, values=values, actor=actor, reason=reason)
@@ -87,7 +88,7 @@ class Definitions:
         with what is planned ahead compared and told in the audit; unset: `tm_update_policy`. With `at` it takes over at that
         time: instants before it are decided by the old values, from it on by the new ones.
         """
-        when = self._policy(policy, at)
+        when, values = self._policy(policy, at), self._given(values)
         return self.change(name, values, version=version, actor=actor, reason=reason, action="edit", policy=when, at=at)
 
     def restore(
@@ -176,7 +177,7 @@ class Definitions:
 
         For a name that is not there yet, return what adding it would bring.
         """
-        span, when = parse_duration(within, field="within"), self._policy(policy, at)
+        span, when, values = parse_duration(within, field="within"), self._policy(policy, at), self._given(values)
         with self._database.transaction(write=False) as tx:
             now = tx.read_now()
             before = definitions.find(tx, name)
@@ -314,10 +315,17 @@ class Definitions:
     def _in_zone(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {"timezone": default_zone(self._installation.app), **values} if "timezone" not in values else dict(values)
 
+    def _given(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return what a caller states; a value that was hidden from whoever sends it back is refused."""
+        self._installation.redaction_now().refuse_hidden(values)
+        return values
+
     def _stale(self, tx: Transaction, current: Definition, given: int, values: Mapping[str, Any]) -> StaleVersion:
         """Return the refusal of an edit made on an older version, with both values of what it would change."""
-        there = stated(current)
-        both = {field: (shown(value), shown(there.get(field))) for field, value in values.items()}
+        check_values(values, zone=Zone(), name=current.name, present=current)  # what is malformed is refused as such
+        redaction = self._installation.redaction_now()
+        yours, there = redaction.stated(values, current.task), redaction.stated(stated(current), current.task)
+        both = {field: (shown(yours[field]), shown(there.get(field))) for field in values}
         made = versions.find(tx, current.id, current.version)
         return StaleVersion(current.name, given, current.version, made.actor if made else None, both)
 

@@ -81,12 +81,14 @@ class _Loader:
     ) -> None:
         self.installation, self.tx, self.actor = installation, tx, actor
         self.only_new, self.force = only_new, force
+        self.redaction = installation.redaction_now()
         self.loaded: dict[str, list[Any]] = {"added": [], "changed": [], "unchanged": [], "calendars": [], "conflicts": []}
         self.written: list[Definition] = []
 
     def definition(self, entry: dict[str, Any]) -> None:
         """Add a definition, or change what the file has changed and nobody else has."""
         name = entry.pop("name")
+        self.redaction.refuse_hidden(entry)
         before = definitions.find(self.tx, name, lock=True)
         if before is None:
             if "timezone" not in entry:

@@ -64,6 +64,7 @@ def checked_for(
     inherited: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Return the values that hold for one occurrence of a definition; refuse arguments that its task does not take."""
+    installation.redaction_now().refuse_hidden(values or {})
     overrides = check_overrides(definition, {**(inherited or {}), **(values or {})})
     task = installation.app.tasks.get(definition.task)
     if task is not None and getattr(task, "typing", False) and any(name in overrides for name in ARGUMENTS):

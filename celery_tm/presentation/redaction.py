@@ -28,23 +28,11 @@ class Redactor:
 
     def stated(self, values: Mapping[str, Any] | None, task: str | None = None) -> Any:
         """Return what a person states of a definition, or a part of it, also where that is kept inside something else."""
-        if not values or not self.redaction.rules:
-            return values
-        task = values.get("task") or task
-        args, kwargs = self.arguments(task, values.get("args"), values.get("kwargs"))
-        shown = {"args": args, "kwargs": kwargs, "steps": self.steps(values.get("steps"))}
-        return {name: shown[name] if name in shown else self._rest(item, task) for name, item in values.items()}
-
-    def _rest(self, item: Any, task: str | None) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [self._rest(one, task) for one in item]
-        return self.calls(self.stated(item, task)) if isinstance(item, Mapping) else item
+        return self.redaction.stated(values, task)
 
     def steps(self, steps: Any) -> Any:
         """Return the steps of a workflow, groups of them included."""
-        if isinstance(steps, (list, tuple)):
-            return [self.steps(one) for one in steps]
-        return self.stated(steps) if isinstance(steps, Mapping) else steps
+        return self.redaction.steps(steps)
 
     def hides_from(self, stated: Mapping[str, Any]) -> bool:
         """Say whether anything of what is stated is hidden: a form that shows it must not write it back."""

@@ -64,9 +64,7 @@ class Rows:
     """What one app shows of its records."""
 
     def __init__(self, tm: TimeManagement) -> None:
-        # Not the settings in force: a rule that was stated too late for them is still to hide what it names.
-        rules = dict.fromkeys((*tm.settings.tm_redact, *tm.installation.stated_now().tm_redact))
-        self.redactor = Redactor(tm.app, tuple(rules))
+        self.redactor = Redactor(tm.app, tm.installation.redact_rules())
         self._tm = tm
 
     def definition(self, definition: Definition) -> dict[str, Any]:

@@ -23,18 +23,20 @@ from tmtest import services
 from tmtest.commands import Cli
 from tmtest.courier import Courier
 from tmtest.flower import serving
+from tmtest.ledger import HOUR, NOON
 from tmtest.lives import pages_and_answers
 from tmtest.rows import all_rows
 
 from celery_tm import Task, TimeManagement, defer, events, workflow
 from celery_tm.domain.secrecy import hidden, secrets_in
-from celery_tm.errors import TmError
+from celery_tm.errors import InvalidValue, StaleVersion, TmError
 from celery_tm.metrics.collecting import StateCollector
 from celery_tm.scheduler import Scheduler
 from celery_tm.settings import read_settings
 from celery_tm.store import schema
 from celery_tm.store.database import Database
 from celery_tm.store.dialects import with_driver
+from celery_tm.testing import MovableClock
 
 DATABASE, PARAMETER = "Da/ta@ba:se%Word", "para-Meter-Word"
 BROKER, BACKEND, CARD, ENVIRONMENT = "br0ker-Word", "b4ckend-Word", "4111-card-2222", "envir0nment-Word"
@@ -337,6 +339,97 @@ def test_an_argument_that_is_refused_is_not_told(shop: Callable[..., Celery], ga
     with pytest.raises(EncodeError):  # by Celery: it is sent as plain Celery would
         pay.apply_async((1,), {"card": Card()}, countdown=3600)
     gathered.check(at_least=7)
+
+
+# What is hidden is neither told by a refusal nor taken for a value when it is sent back
+
+STEP = {"name": "a", "task": "effect"}
+MINE, THERE = "my-own-card", "the-card-that-is-there"
+# Every place in which a definition has arguments.
+STATED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"kwargs": {"n": {"card": THERE}}}, {"kwargs": {"n": {"card": MINE}}}),
+    ({"args": [THERE]}, {"args": [MINE]}),
+    ({"steps": [STEP | {"kwargs": {"n": {"card": THERE}}}]}, {"steps": [STEP | {"kwargs": {"n": {"card": MINE}}}]}),
+    ({"task": "effect", "kwargs": {"n": {"card": THERE}}}, {"steps": [STEP | {"args": [MINE]}], "kwargs": {}}),
+)
+
+
+@pytest.mark.parametrize(("there", "mine"), STATED, ids=["named", "by position", "of a step", "from a task to steps"])
+def test_a_stale_edit_tells_no_hidden_argument(
+    app: Celery, tm: TimeManagement, there: dict[str, Any], mine: dict[str, Any]
+) -> None:
+    app.conf.tm_redact = ["*card*", "effect:0"]
+    task = {} if "steps" in there else {"task": "effect"}
+    tm.definitions.add(name="d", schedule="@daily", **{**task, **there})
+    tm.definitions.update("d", queue="q", actor="ann")
+    with pytest.raises(StaleVersion) as refused:
+        tm.definitions.update("d", version=1, queue="mine", **mine)
+    said = [str(refused.value), repr(refused.value)]
+    assert refused.value.values["queue"] == ("'mine'", "'q'")
+    words = [word for name, value in mine.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    said.append(Cli(app).refused("definitions", "edit", "d", "--version", "1", *words))
+    with serving(app) as flower:
+        answer = flower.client().post("/api/tm/definitions/d/edit", values=mine, version=1)
+    assert answer.status == 409
+    said.append(answer.text)
+    assert all("***" in text and MINE not in text and THERE not in text for text in said), said
+
+
+SENT_BACK: dict[str, Callable[[TimeManagement, str, Any], Any]] = {
+    "an edit": lambda tm, run, sent: tm.definitions.update("d", kwargs=sent),
+    "an edit of steps": lambda tm, run, sent: tm.definitions.update("flow", steps=[STEP | {"kwargs": sent}]),
+    "an edit of options": lambda tm, run, sent: tm.definitions.update("d", options={"link": [STEP | {"kwargs": sent}]}),
+    "an edit with a tuple": lambda tm, run, sent: tm.definitions.update("d", args=(sent,)),
+    "a preview": lambda tm, run, sent: tm.definitions.preview("d", kwargs=sent),
+    "a new one": lambda tm, run, sent: tm.definitions.add(name="new", task="effect", schedule="@daily", kwargs=sent),
+    "a trigger": lambda tm, run, sent: tm.trigger("d", kwargs=sent),
+    "a replay": lambda tm, run, sent: tm.replay(run, kwargs=sent),
+    "a backfill": lambda tm, run, sent: tm.backfill("d", since=NOON - HOUR, until=NOON, kwargs=sent),
+}
+
+
+@pytest.mark.parametrize("way", SENT_BACK)
+def test_what_stands_for_a_hidden_argument_is_taken_for_no_value(
+    app: Celery, tm: TimeManagement, tm_clock: MovableClock, way: str
+) -> None:
+    tm_clock.move_to(NOON)
+    app.conf.tm_redact = ["*card*"]
+    tm.definitions.add(name="d", task="effect", schedule="@daily", overlap="allow", kwargs={"n": {"card": CARD}})
+    tm.definitions.add(name="flow", steps=[STEP | {"kwargs": {"n": {"card": CARD}}}], schedule="@daily")
+    run = tm.trigger("d").id
+    tm.run_due_jobs()
+    before = all_rows(tm)
+    with pytest.raises(InvalidValue, match=r"a value that was hidden \(\*\*\*\); leave the field out"):
+        SENT_BACK[way](tm, run, {"n": {"card": "***"}})
+    assert all_rows(tm) == before
+
+
+def test_a_file_and_commands_with_what_stands_for_a_hidden_argument_are_refused(
+    app: Celery, tm: TimeManagement, tmp_path: Any
+) -> None:
+    tm.definitions.add(name="d", task="effect", schedule="@daily", kwargs={"n": {"card": CARD}})
+    app.conf.tm_redact = ["*card*"]
+    kwargs = {"n": {"card": "***"}}
+    sent, entry = json.dumps(kwargs), {"name": "d", "task": "effect", "schedule": "@daily", "kwargs": kwargs}
+    file = tmp_path / "shop.json"
+    file.write_text(json.dumps({"definitions": [entry]}))
+    for words in (
+        ["definitions", "edit", "d"], ["definitions", "edit", "d", "--dry-run"], ["definitions", "trigger", "d"],
+    ):  # fmt: skip
+        assert "was hidden" in Cli(app).refused(*words, "--kwargs", sent)
+    assert "was hidden" in Cli(app).refused("definitions", "load", str(file))
+    with serving(app) as flower:
+        ann = flower.client()
+        for act in ("trigger", "edit", "preview"):
+            answer = ann.post(f"/api/tm/definitions/d/{act}", values={"kwargs": kwargs})
+            assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_value")
+    assert CARD in tm.definitions.get("d").kwargs
+    assert tm.jobs() == []
+
+
+def test_three_asterisks_are_a_value_like_any_other_where_nothing_is_hidden(tm: TimeManagement) -> None:
+    tm.definitions.add(name="d", task="effect", schedule="@daily", kwargs={"n": "***"})
+    assert tm.trigger("d", kwargs={"n": ["***"]}).overrides == {"kwargs": {"n": ["***"]}}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...domain.overrides import FIELDS as OVERRIDES
-from ...domain.redaction import HIDDEN
 from ...domain.stating import FIELDS
 from ...errors import InvalidValue, StaleVersion, UnknownOption, nearest
 from ...presentation import plain
@@ -61,23 +60,12 @@ def preview(asked: Asked) -> Any:
 
 
 def stated_values(asked: Asked) -> dict[str, Any]:
-    """Return the fields that were stated; a value that was hidden from whoever sends it back is refused."""
+    """Return the fields that were stated."""
     values: dict[str, Any] = asked.values.get("values", {})
     for field in values:
         if field not in FIELDS:  # said here, since "actor" or "version" would be a keyword of the call
             raise UnknownOption(field, nearest(field, FIELDS))
-    if asked.tm.settings.tm_redact:
-        for field in ("args", "kwargs", "steps", "options"):
-            if _is_hidden(values.get(field)):
-                remedy = "leave the field out to keep it, or state all of it"
-                raise InvalidValue(field, f"it has a value that was hidden ({HIDDEN})", remedy)
     return values
-
-
-def _is_hidden(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_is_hidden, value.values()))
-    return any(map(_is_hidden, value)) if isinstance(value, list) else value == HIDDEN
 
 
 def override_values(asked: Asked) -> dict[str, Any]:
