@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import events
 from ..clock import parse_duration
-from ..domain.checks import choice, text
+from ..domain.checks import choice, count, text
 from ..domain.definition import Definition, Standing, edited, new_definition, stated
 from ..domain.ids import new_id
 from ..domain.job import MAX_TASK
@@ -36,6 +36,8 @@ from .loading import Loaded, events_of, load_file
 from .workflows import refuse_new_unknown, refuse_unknown
 
 MAX_COMPARED = 10_000
+MAX_VERSION = 2**31 - 1
+_version = count("version", MAX_VERSION)
 
 
 def _checked_filters(*, search: Any, standing: Any, task: Any) -> dict[str, Any]:
@@ -89,6 +91,7 @@ class Definitions:
         time: instants before it are decided by the old values, from it on by the new ones.
         """
         when, values = self._policy(policy, at), self._given(values)
+        version = _version(version)
         return self.change(name, values, version=version, actor=actor, reason=reason, action="edit", policy=when, at=at)
 
     def restore(
@@ -102,8 +105,9 @@ class Definitions:
         reason: str | None = None,
     ) -> Definition:
         """Make a new version that says what a stored one did; whether it is enabled or paused stays as it is."""
+        number = _version(version)
         with self._database.transaction(write=False) as tx:
-            kept = versions.find(tx, self._find(tx, name).id, version)
+            kept = None if number is None else versions.find(tx, self._find(tx, name).id, number)
         if kept is None:
             remedy = "tm.definitions.versions(name) lists them"
             raise InvalidValue("version", f"no version {shown(version)} of {name!r} is kept", remedy)
@@ -244,8 +248,9 @@ class Definitions:
 
     def versions(self, name: str, *, limit: int = 100) -> Sequence[Version]:
         """Return the versions of a definition, the latest first."""
+        most = count("limit", MAX_VERSION)(limit) or MAX_VERSION
         with self._database.transaction(write=False) as tx:
-            return versions.of_definition(tx, self._find(tx, name).id, limit=limit)
+            return versions.of_definition(tx, self._find(tx, name).id, limit=most)
 
     def remove(self, name: str, *, actor: str | None = None, reason: str | None = None) -> None:
         """Delete a definition; its history stays, and a job of it that is owed still runs."""

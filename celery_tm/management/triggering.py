@@ -65,7 +65,11 @@ def checked_for(
 ) -> dict[str, Any] | None:
     """Return the values that hold for one occurrence of a definition; refuse arguments that its task does not take."""
     installation.redaction_now().refuse_hidden(values or {})
-    overrides = check_overrides(definition, {**(inherited or {}), **(values or {})})
+    kept = {name: value for name, value in (inherited or {}).items() if name not in (values or {})}
+    if definition.steps and any(name in kept for name in ARGUMENTS):
+        problem = f"it ran with arguments of its own, which {definition.name!r} does not take since it has steps"
+        raise InvalidValue("occurrence", problem, "trigger the definition instead")
+    overrides = check_overrides(definition, {**kept, **(values or {})})
     task = installation.app.tasks.get(definition.task)
     if task is not None and getattr(task, "typing", False) and any(name in overrides for name in ARGUMENTS):
         plain = {name: overrides.get(name, decode(getattr(definition, name))) for name in ARGUMENTS}

@@ -6,8 +6,8 @@ this release does not know. Lists return the others and name it; a command remov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -17,13 +17,14 @@ from sqlalchemy.exc import DataError
 from ..domain.occurrence import OccurrenceState
 from ..domain.paging import Page
 from ..domain.set_aside import BadRow
-from ..errors import RowUnreadable, TmError
+from ..errors import InvalidValue, RowUnreadable, TmError, shown
 from . import tables
 from .conditions import IS_ACTIVE
 from .database import Transaction
 
 T = TypeVar("T")
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, DataError)
+KEYS = "`celery -A app tm rows list` shows the rows that cannot be read"
 MAX_ERROR = 300
 AT_A_TIME = 200
 EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -38,10 +39,21 @@ def read_all(
 
     `source` is what the query selects from, where that is not the table itself.
     """
+    found = _ask(tx, query)
+    if found is not None:
+        with suppress(*UNREADABLE):
+            return Page([read(row) for row in found])
+    return _one_by_one(tx, query, read, table, table if source is None else source)
+
+
+def _ask(tx: Transaction, query: Select[Any]) -> Iterable[Row[Any]] | None:
+    """Return what a query finds; None where a row cannot be read. A value that no column holds is the caller's mistake."""
     try:
-        return Page([read(row) for row in tx.execute(query)])
+        return tx.execute(query)
+    except TmError:  # of the value; on PostgreSQL this transaction takes no further question
+        raise
     except UNREADABLE:
-        return _one_by_one(tx, query, read, table, table if source is None else source)
+        return None
 
 
 def _one_by_one(
@@ -114,8 +126,11 @@ def remove_unreadable(
 
     With `closes` the occurrence ends that the row's job was for.
     """
+    named = _is(table, key)
+    if tx.execute(select(*table.primary_key).where(*named)).first() is None:
+        return None
     try:
-        row = tx.execute(select(table).where(*_is(table, key))).first()
+        row = tx.execute(select(table).where(*named)).first()
         if row is not None:
             read(row)
         return None
@@ -125,7 +140,7 @@ def remove_unreadable(
         _end_occurrence(tx, key[0], bad)
     if table is tables.execution:
         tx.execute(delete(tables.scope).where(tables.scope.c.execution == key[0]))
-    return bad if tx.execute(delete(table).where(*_is(table, key))).rowcount == 1 else None
+    return bad if tx.execute(delete(table).where(*named)).rowcount == 1 else None
 
 
 def _end_occurrence(tx: Transaction, job: str, bad: BadRow) -> None:
@@ -141,4 +156,9 @@ def _is(table: Table, key: Sequence[Any]) -> list[Any]:
 
 
 def _typed(column: Any, value: Any) -> Any:
-    return int(value) if column.type.python_type is int else value
+    if column.type.python_type is not int:
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidValue("key", f"{shown(value)} is not a number, as {column.name} is", KEYS) from None

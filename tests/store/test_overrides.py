@@ -70,6 +70,22 @@ def test_a_replay_keeps_the_values_of_the_original_and_may_change_them(tm: TimeM
     assert (second.overrides, third.overrides) == (first.overrides, {"args": ["stock"], "queue": "fast"})
 
 
+def test_a_run_with_its_own_arguments_is_no_longer_replayed_once_there_are_steps(
+    tm: TimeManagement, calls: list[Any]
+) -> None:
+    add(tm, task="report", args=["daily"], overlap="allow")
+    first, plain = tm.trigger("tick", args=["sales"]), tm.trigger("tick", queue="fast")
+    tm.run_due_jobs()
+    tm.definitions.update("tick", steps=[{"name": "s", "task": "report", "args": ["step"]}])
+    with pytest.raises(
+        InvalidValue, match=r"occurrence: it ran with arguments of its own.*; trigger the definition instead"
+    ):
+        tm.replay(first.id, reason="again")
+    with pytest.raises(InvalidValue, match=r"args: 'tick' has steps.*leave args out"):
+        tm.replay(first.id, reason="again", args=["stock"])
+    assert tm.replay(plain.id, reason="again").overrides == {"queue": "fast"}
+
+
 def test_a_backfill_may_have_values_of_its_own(tm: TimeManagement, calls: list[Any], noon: MovableClock) -> None:
     add(tm, task="report", args=["daily"], schedule="0 * * * *", recovery="skip", overlap="allow")
     tm.backfill("tick", since=NOON - 3 * HOUR, until=NOON - MINUTE, args=["past"], queue="bulk", reason="new")

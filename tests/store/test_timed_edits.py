@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from celery_tm import Scheduler, TimeManagement
 from celery_tm.errors import InvalidValue
 from celery_tm.presentation.rows import Rows, coming_instants
 from celery_tm.settings import Settings
-from celery_tm.store import tables
+from celery_tm.store import tables, versions
 from celery_tm.testing import MovableClock
 
 AT = NOON + 15 * MINUTE
@@ -143,6 +145,35 @@ def test_a_version_is_restored_and_what_is_on_stays_on(tm: TimeManagement) -> No
     assert (after.queue, after.priority, after.timezone, after.paused) == ("first", None, "Europe/Warsaw", True)
     with pytest.raises(InvalidValue, match="no version 9"):
         tm.definitions.restore("tick", version=9)
+
+
+@pytest.mark.parametrize("version", [0, -1, 2**31, 10**21, "1", 1.0, True], ids=repr)
+def test_what_is_no_version_is_refused_on_every_database(tm: TimeManagement, app: Celery, version: Any) -> None:
+    add(tm)
+    tm.definitions.update("tick", queue="second")
+    for act in (tm.definitions.restore, partial(tm.definitions.update, queue="third")):
+        with pytest.raises(InvalidValue, match=r"version: .* is not a count"):
+            act("tick", version=version)
+    with pytest.raises(InvalidValue, match=r"limit: .* is not a count"):
+        tm.definitions.versions("tick", limit=version)
+    if type(version) is int and version > 0:
+        told = Cli(app).refused("definitions", "restore", "tick", "--version", str(version))
+        assert told.startswith(f"version: {version} is not a count")
+    assert tm.definitions.get("tick").version == 2
+
+
+def test_the_largest_version_that_may_be_is_only_not_kept(tm: TimeManagement) -> None:
+    add(tm)
+    with pytest.raises(InvalidValue, match="no version 2147483647 of 'tick' is kept"):
+        tm.definitions.restore("tick", version=2**31 - 1)
+    assert len(tm.definitions.versions("tick", limit=2**31 - 1)) == 1
+
+
+def test_a_number_that_no_column_holds_is_not_taken_for_a_row_that_cannot_be_read(tm: TimeManagement) -> None:
+    id = add(tm).id
+    for number in (2**31, 10**30):
+        with suppress(InvalidValue), tm.installation.database.transaction(write=False) as tx:  # some hold any number
+            assert versions.find(tx, id, number) is None
 
 
 def test_steps_are_restored_too_and_give_way_to_a_task(tm: TimeManagement) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,6 +150,23 @@ def test_only_rows_that_cannot_be_read_are_removed(tm: TimeManagement, here: Eve
         with pytest.raises(InvalidValue, match=why):
             rows.remove(tm.installation, table, key)
     assert here.owed in {job.id for job in tm.jobs()}
+
+
+@pytest.mark.parametrize("table", ["tm_audit", "tm_log", "tm_version"])
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("abc", "key: 'abc' is not a number"), ("", "key: '' is not a number"), ("1.5", "is not a number"),
+        ("9" * 30, "no column holds it|is not there"), ("9" * 5000, "is not a number"), ("-1", "is not there"),
+    ],
+    ids=["word", "nothing", "fraction", "large", "endless", "negative"],
+)  # fmt: skip
+def test_a_key_that_no_row_can_have_is_refused_in_one_line(
+    tm: TimeManagement, app: Celery, table: str, key: str, why: str
+) -> None:
+    words = [table, "some", key] if table == "tm_version" else [table, key]
+    assert re.search(why, Cli(app).refused("rows", "remove", "--reason", "try", "--", *words))
+    assert tm.audit(action="remove row") == []
 
 
 # Instants that nobody can read
