@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..management import TimeManagement
-from .common import as_json, example, with_tm
+from .common import actor_option, as_json, example, reason_option, with_tm
 from .output import show_one
 
 
@@ -16,11 +16,13 @@ from .output import show_one
     epilog=example("take-over shop"),
 )
 @click.argument("name")
+@actor_option
+@reason_option
 @as_json
 @with_tm
-def command(tm: TimeManagement, name: str, as_json: bool) -> None:
+def command(tm: TimeManagement, name: str, actor: str | None, reason: str | None, as_json: bool) -> None:
     """Move rows of another app."""
-    tm.take_over(name)
+    tm.take_over(name, actor=actor, reason=reason)
     if as_json:
         show_one({"before": name, "after": tm.installation.database.app}, json_wanted=True)
     else:

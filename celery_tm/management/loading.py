@@ -27,6 +27,11 @@ from .workflows import refuse_new_unknown, refuse_unknown
 WORK = ("task", "args", "kwargs", "steps", "mode", *HOOKS)  # what a definition runs
 
 
+def _what_holds(definition: Definition) -> tuple[int, Mapping[str, Any] | None]:
+    """Return what tells that a definition was changed: its version, and the edit that waits to take over."""
+    return definition.version, definition.next_edit
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
     """What loading a file did, by name, and the fields that it did not change because a person had."""
@@ -99,13 +104,13 @@ class _Loader:
             after, how = before, "unchanged"
         else:
             after = self._change(before, entry)
-            how = "unchanged" if after.version == before.version else "changed"
+            how = "unchanged" if _what_holds(after) == _what_holds(before) else "changed"
         self.loaded[how].append(name)
         self.written.append(after)
 
     def _change(self, before: Definition, entry: Mapping[str, Any]) -> Definition:
         if before.retired_at is not None:
-            before = editing.bring_back(self.tx, before, reason="loaded from a file again")
+            before = editing.bring_back(self.tx, before, reason="loaded from a file again", actor=self.actor)
             if before.origin is not None:  # the code has dropped it, so from now on it is the file's
                 reason = f"{before.origin} no longer has it"
                 before = editing.release(self.tx, before, heirs=[FILE], actor=self.actor, reason=reason)

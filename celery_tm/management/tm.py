@@ -33,7 +33,6 @@ from ..settings import Settings
 from ..store import apps, history, occurrences, overview, schema
 from ..store import workflows as runs
 from ..store.audit import AuditLine
-from ..store.database import Transaction
 from ..store.history import JobStory
 from ..store.logs import LogLine
 from ..worker import builtin
@@ -48,6 +47,7 @@ from .doctor import doctor
 from .explaining import explain
 from .forecast import HOUR, Forecast, checked_hours, forecast
 from .inline import RunSummary, run_due
+from .taking_over import take_over
 from .triggering import replay, trigger
 
 MAX_PREVIEW, MAX_HOOK = 10_000, 100
@@ -83,21 +83,12 @@ class TimeManagement:
         adopt_all(self.installation)
         return revision
 
-    def take_over(self, app: str) -> None:
+    def take_over(self, app: str, *, actor: str | None = None, reason: str | None = None) -> None:
         """Make the definitions, jobs and dead letters of another app this one's, say after it was renamed.
 
         No beat of the other app may run. An empty name means rows that name no app.
         """
-        database = self.installation.database
-
-        def work(tx: Transaction) -> bool:
-            if app == tx.app:
-                raise InvalidValue("app", f"{shown(app)} is this app", "give the name that it had")
-            apps.forget(tx, app)
-            return apps.take_over(tx, app, origin=origin_of(self.app))
-
-        while database.run(work):
-            pass
+        take_over(self.installation, app, actor=actor, reason=reason)
 
     def run_due_jobs(self, now: datetime | None = None, limit: int = 100) -> RunSummary:
         """Sweep, plan, claim up to `limit` due jobs and run them in this process, as if it were `now`."""

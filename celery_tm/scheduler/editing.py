@@ -296,11 +296,11 @@ def release(
     return after
 
 
-def bring_back(tx: Transaction, before: Definition, *, reason: str) -> Definition:
+def bring_back(tx: Transaction, before: Definition, *, reason: str, actor: str | None = None) -> Definition:
     """Let a retired definition go on from now."""
     now = tx.read_now()
     after = domain.unretired(before, now=now)
-    _save(tx, before, before, after, action="bring back", actor=None, reason=reason, now=now)
+    _save(tx, before, before, after, action="bring back", actor=actor, reason=reason, now=now)
     return after
 
 

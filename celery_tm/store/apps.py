@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, case, select, update
 
-from . import rows, tables
+from . import audit, rows, tables
 from .conditions import IS_PENDING, MAY_TAKE_SLOT, NEEDS_NO_SLOT
 from .database import UNNAMED, Transaction
 
@@ -80,12 +80,26 @@ def awaits_adoption(tx: Transaction, name: str, *, tasks: Collection[str]) -> bo
     return task is not None and (task in tasks or not registered(tx) - {tx.app})
 
 
-def take_over(tx: Transaction, name: str, *, origin: str) -> bool:
-    """Make a batch of what belongs to another app this one's; say whether there may be more."""
+def take_over(tx: Transaction, name: str, *, origin: str, actor: str | None = None, reason: str | None = None) -> bool:
+    """Make a batch of what belongs to another app this one's, with its audit; say whether there may be more."""
     moved = _take_jobs(tx, _jobs_of(name))
-    _take_definitions(tx, name, _definitions_of(name), origin)
-    tx.execute(update(dead_letter).where(dead_letter.c.app == name).values(app=tx.app))
+    taken = _take_definitions(tx, name, _definitions_of(name), origin)
+    letters = tx.execute(update(dead_letter).where(dead_letter.c.app == name).values(app=tx.app)).rowcount
+    before, after = {"app": name}, {"app": tx.app}
+    for one in taken:
+        audit.note(tx, "take over", f"definition:{one}", actor=actor, before=before, after=after, reason=reason)
+    if moved or letters:
+        told = after | {"jobs": moved, "dead_letters": letters}
+        audit.note(tx, "take over", f"{PREFIX}{name}", actor=actor, before=before, after=told, reason=reason)
     return moved >= BATCH
+
+
+def has_anything(tx: Transaction, name: str) -> bool:
+    """Say whether an app of this name is registered, or has a definition, a job or a dead letter."""
+    if name in registered(tx):
+        return True
+    columns = (definition.c.app, job.c.app, dead_letter.c.app)
+    return any(tx.execute(select(column).where(column == name).limit(1)).first() for column in columns)
 
 
 def _jobs_of(name: str, *conditions: ColumnElement[bool]) -> Select[Any]:
@@ -104,7 +118,9 @@ def _take_jobs(tx: Transaction, chosen: Select[Any]) -> int:
     return len(ids)
 
 
-def _take_definitions(tx: Transaction, name: str, chosen: Select[Any], origin: str) -> None:
+def _take_definitions(tx: Transaction, name: str, chosen: Select[Any], origin: str) -> list[str]:
+    """Make these definitions this app's, but for those whose name it has already; return the names."""
+    taken: list[str] = []
     found = tx.execute(chosen).all()
     ours = set(tx.execute(select(definition.c.name).where(definition.c.app == tx.app)).scalars()) if found else set()
     seeded = case((definition.c.origin.like("beat_schedule:%"), origin), else_=definition.c.origin)
@@ -114,6 +130,8 @@ def _take_definitions(tx: Transaction, name: str, chosen: Select[Any], origin: s
         else:
             tx.execute(update(definition).where(definition.c.id == row.id).values(app=tx.app, origin=seeded))
             logger.info("definition %r of app %r belongs to app %r now", row.name, name, tx.app)
+            taken.append(row.name)
+    return taken
 
 
 def forget(tx: Transaction, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from sqlalchemy import select, update
+from tmtest.commands import Cli
 from tmtest.ledger import NOON
 
 from celery_tm import Task, TimeManagement, cancel, defer, workflow
@@ -581,6 +582,44 @@ def test_an_app_that_has_another_name_now_takes_over_what_it_had(
     assert [one.app for one in renamed.definitions.list()] == ["store"]
     with pytest.raises(InvalidValue, match="is this app"):
         renamed.take_over("store")
+    renamed.installation.database.dispose()
+
+
+def test_taking_over_is_in_the_audit_with_who_and_why(
+    shop: TimeManagement, noon: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(shop)
+    for n in range(3):
+        defer("effect", args=[n], delay="1h", app=shop.app)
+    defer("fails", app=shop.app, max_retries=0)
+    shop.run_due_jobs()
+    renamed = another(shop, "store")
+    begin(renamed)
+    monkeypatch.setattr(apps, "BATCH", 2)
+    renamed.take_over("tmtest", actor="ann", reason="renamed")
+    lines = renamed.audit(action="take over")
+    assert {(one.actor, one.reason, (one.before or {})["app"]) for one in lines} == {("ann", "renamed", "tmtest")}
+    [moved] = [one for one in lines if one.object.startswith("definition:")]
+    assert (moved.object, moved.after) == ("definition:nightly", {"app": "store"})
+    batches = [one.after or {} for one in lines if one.object == "app:tmtest"]
+    assert [sum(one[kind] for one in batches) for kind in ("jobs", "dead_letters")] == [3, 1]
+    renamed.installation.database.dispose()
+
+
+def test_a_name_that_nothing_belongs_to_is_no_app_to_take_over(shop: TimeManagement, noon: MovableClock) -> None:
+    add(shop)
+    renamed = another(shop, "store")
+    begin(renamed)
+    cli = Cli(renamed.app)
+    assert "did you mean 'tmtest'?" in cli.refused("take-over", "tmtset")
+    assert "nothing belongs to an app called 'moon'" in cli.refused("take-over", "moon")
+    assert renamed.definitions.list() == []
+    cli.run("take-over", "")  # rows that name no app: there may be none left
+    assert renamed.audit(action="take over") == []
+    cli.run("take-over", "tmtest", "--actor", "ann", "--reason", "renamed")
+    assert [one.app for one in renamed.definitions.list()] == ["store"]
+    assert {one.actor for one in renamed.audit(action="take over")} == {"ann"}
+    assert "nothing belongs" in cli.refused("take-over", "tmtest")
     renamed.installation.database.dispose()
 
 

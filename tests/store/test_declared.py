@@ -113,6 +113,33 @@ def test_a_graceful_edit_that_waits_is_not_taken_back_by_a_load(tm: TimeManageme
     assert waiting.values == {"queue": "hers"}
 
 
+def test_a_forced_load_that_takes_a_waiting_edit_back_reports_the_change(
+    tm: TimeManagement, file: Path, app: Celery
+) -> None:
+    tm.definitions.load(file)
+    tm.definitions.update("nightly", queue="hers", policy="graceful", actor="ann")
+    loaded = Cli(app).json("definitions", "load", str(file), "--force", "--actor", "deploy")
+    assert (loaded["changed"], loaded["unchanged"]) == (["nightly"], [])
+    assert tm.definitions.get("nightly").waiting_edit is None
+    [taken, _] = tm.audit(object="definition:nightly", action="edit later")
+    assert (taken.actor, taken.after) == ("deploy", {"taken back": ["queue"]})
+    assert tm.definitions.load(file, force=True).unchanged == ["nightly"]
+
+
+def test_a_retired_definition_that_a_file_brings_back_is_brought_back_by_the_one_who_loads_it(
+    tm: TimeManagement, app: Celery, file: Path
+) -> None:
+    app.conf.beat_schedule = {"nightly": {"task": "effect", "schedule": 3600.0}}
+    Seeder(tm.installation).seed_once()
+    app.conf.beat_schedule = {}
+    Seeder(tm.installation).seed_once()
+    assert tm.definitions.get("nightly").retired_at is not None
+    tm.definitions.load(file, actor="deploy")
+    [back] = tm.audit(object="definition:nightly", action="bring back")
+    assert (back.actor, back.reason) == ("deploy", "loaded from a file again")
+    assert [one.actor for one in tm.definitions.versions("nightly") if one.action == "bring back"] == ["deploy"]
+
+
 def test_only_what_is_missing_is_added(tm: TimeManagement, file: Path) -> None:
     tm.definitions.load(file)
     more = '\n[[definitions]]\nname = "often"\ntask = "effect"\nargs = [1]\nschedule = "every 10s"\n'

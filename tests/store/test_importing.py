@@ -451,8 +451,9 @@ def test_a_retired_definition_comes_back_only_if_that_is_wanted(tm: TimeManageme
     Seeder(tm.installation).seed_once()
     assert told(peer.into(tm))["at nine"].outcome == "differs"
     assert tm.definitions.get("at nine").retired_at is not None
-    back = told(peer.into(tm, update=True))["at nine"]
+    back = told(peer.into(tm, update=True, actor="ann"))["at nine"]
     assert (back.outcome, back.changes["retired"]) == ("changed", (True, False))
+    assert [line.actor for line in tm.audit(action="bring back")] == ["ann"]
     assert tm.definitions.get("at nine").next_run_at == datetime(2026, 6, 2, 7, tzinfo=UTC)
 
 

@@ -195,7 +195,7 @@ def take_away(checked: Checked, database: Database) -> None:
         assert checked("rows remove", row["table"], row["id"])["id"] == row["id"]
     checked("calendars remove", "closed")
     checked("definitions remove", "loaded", "--yes")
-    assert checked("take-over", "renamed") == {"before": "renamed", "after": database.app}
+    assert checked("take-over", "") == {"before": "", "after": database.app}
 
 
 def test_an_import_of_entries_fits_its_shape(checked: Checked) -> None:

@@ -349,7 +349,9 @@ def operator(cast: Cast) -> None:
     tm.definitions.update("new", calendars=[])
     tm.definitions.remove("new")
     tm.calendars.remove("closed")
-    tm.take_over("renamed")
+    with owner.installation.database.transaction() as tx:
+        tx.execute(update(tables.definition).values(app="renamed"))
+    tm.take_over("renamed", actor="ann")
     reader_again(cast, here)
 
 

@@ -224,7 +224,7 @@ class _Writer:
             return self._told(Outcome.DIFFERS, moved, entry, notes=notes, changes=changes)
         if moved.retired_at is not None:
             changes = {"retired": (True, False), **changes}
-            moved = editing.bring_back(self.tx, moved, reason=self.reason)
+            moved = editing.bring_back(self.tx, moved, reason=self.reason, actor=self.wishes.actor)
         after = editing.change(
             self.installation, self.tx, moved, entry.values, action="import", actor=self.wishes.actor, reason=self.reason,
             at_once=True,  # it goes on from where the source is, which is written in this transaction
