@@ -277,11 +277,12 @@ class DefinitionConflict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueBlocked:
-    """A queue cannot be used: the broker refuses to declare it or to take its messages. Its jobs wait, the others go on."""
+    """A queue, or the exchange that jobs state, cannot be used: the broker refuses it. Its jobs wait, the others go on."""
 
     queue: str | None
     task: str
     error: str
+    exchange: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -385,9 +386,8 @@ def emit(app: Any, event: Any, *, verbose: bool = False) -> None:
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     signal.send(sender=app, **values)
     if is_logged:
-        logger.log(
-            level, "%s %s", type(event).__name__, " ".join(f"{k}={v}" for k, v in values.items()), extra={"tm": values}
-        )
+        told = " ".join(f"{k}={v}" for k, v in values.items())
+        logger.log(level, "%s %s", type(event).__name__, told, extra={"tm": values})
 
 
 def emit_seldom(app: Any, event: Any) -> None:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..errors import nearest
 from .findings import Check, Facts, Finding, Level, names, told
+from .queues import UNBLOCKING
 from .status import SILENT_AFTER
 from .workflow import TASK
 
@@ -340,13 +341,11 @@ def definitions(facts: Facts) -> Iterator[Finding]:
 
 def queues(facts: Facts) -> Iterator[Finding]:
     """Does the broker take messages for every queue?"""
-    for queue, (count, error) in sorted(facts.blocked.items()):
-        text = f"queue {queue} cannot be used: {error}; {count} {'job waits' if count == 1 else 'jobs wait'}"
-        advice = (
-            "declare the queue as the broker has it (task_queues), or delete it there if it is empty, "
-            "or grant the broker's user the right to it; the jobs go on within a minute then"
-        )
-        yield Finding(level=Level.ERROR, check="queues", text=text, advice=advice, objects=[queue])
+    for place, (count, error) in sorted(facts.blocked.items()):
+        kind, _, name = place.partition(" ")
+        text = f"{place} cannot be used: {error}; {count} {'job waits' if count == 1 else 'jobs wait'}"
+        advice = f"{UNBLOCKING[kind]}, or grant the broker's user the right to it; the jobs go on within a minute then"
+        yield Finding(level=Level.ERROR, check="queues", text=text, advice=advice, objects=[name])
 
 
 def apps(facts: Facts) -> Iterator[Finding]:

@@ -16,13 +16,18 @@ def resolve_queue(queue: str | None, *, aliases: Mapping[str, str], default: str
     return aliases.get(queue, queue)
 
 
-_BLOCKED = re.compile(r"queue (.+?) cannot be used: (.*)", re.DOTALL)
-BLOCKED_LIKE = "queue % cannot be used: %"  # as SQL finds it
+_BLOCKED = re.compile(r"((?:queue|exchange) .+?) cannot be used: (.*)", re.DOTALL)
+BLOCKED_LIKE = ("queue % cannot be used: %", "exchange % cannot be used: %")  # as SQL finds it
+
+UNBLOCKING: Mapping[str, str] = {
+    "queue": "declare the queue as the broker has it (task_queues), or delete it there if it is empty",
+    "exchange": "declare the exchange at the broker, or correct it in the options of the task, the call or the definition",
+}
 
 
-def blocked_error(queue: str, error: str) -> str:
-    """Return the last error of a job whose queue the broker does not let us use."""
-    return f"queue {queue} cannot be used: {error}"
+def blocked_error(error: str, *, queue: str | None, exchange: str | None = None) -> str:
+    """Return the last error of a job whose queue, or exchange, the broker does not let us use."""
+    return f"{f'exchange {exchange}' if exchange else f'queue {queue}'} cannot be used: {error}"
 
 
 _NOT_PUBLISHED = "not published: "
@@ -53,6 +58,6 @@ def _is_of_publishing(error: str) -> bool:
 
 
 def read_blocked(error: str) -> tuple[str, str] | None:
-    """Return the queue and what the broker answered, from such an error."""
+    """Return which queue or exchange it is and what the broker answered, from such an error."""
     found = _BLOCKED.fullmatch(error)
     return (found[1], found[2]) if found else None

@@ -112,10 +112,13 @@ def put_back_unsendable(installation: Installation, published: Published) -> Non
 
 def _postpone(installation: Installation, blocked: Sequence[Job], error: str, *, delay: timedelta) -> None:
     first = blocked[0]
-    queue = str(first.queue or first.options.get("queue") or installation.app.conf.task_default_queue)
+    exchange = str(first.options.get("exchange") or "") or None
+    # A job that states an exchange goes there, whatever queue it states.
+    queue = None if exchange else str(first.queue or first.options.get("queue") or installation.app.conf.task_default_queue)
+    said = blocked_error(error, queue=queue, exchange=exchange)
 
     def work(tx: Transaction, *, frees: bool = True) -> None:
-        claims.postpone(tx, blocked, delay=delay, error=blocked_error(queue, error))
+        claims.postpone(tx, blocked, delay=delay, error=said)
         if frees:
             lanes.free_all(tx, [job for job in blocked if job.occurrence is None])  # an occurrence keeps its slot
 
@@ -123,7 +126,7 @@ def _postpone(installation: Installation, blocked: Sequence[Job], error: str, *,
         installation.database.run(work)
     except DatabaseBusy:  # another transaction holds a concurrency key: beat looks after what waits for it
         installation.database.run(partial(work, frees=False))
-    events.emit_seldom(installation.app, events.QueueBlocked(queue=queue, task=first.task, error=error))
+    events.emit_seldom(installation.app, events.QueueBlocked(queue=queue, exchange=exchange, task=first.task, error=error))
 
 
 JOBS = "tm_job"

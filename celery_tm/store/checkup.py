@@ -122,15 +122,16 @@ def overdue_definitions(tx: Transaction, after: timedelta, *, limit: int = MOST)
 
 
 def blocked_queues(tx: Transaction) -> dict[str, tuple[int, str]]:
-    """Return the queues that jobs could not be published to, each with how many of them wait, and the broker's answer."""
-    waiting = select(job.c.last_error).where(job.c.app == tx.app, IS_PENDING, job.c.last_error.like(BLOCKED_LIKE))
+    """Return the queues and exchanges that jobs could not be published to, each with how many wait and the answer."""
+    is_blocked = or_(*(job.c.last_error.like(pattern) for pattern in BLOCKED_LIKE))
+    waiting = select(job.c.last_error).where(job.c.app == tx.app, IS_PENDING, is_blocked)
     some = waiting.where(job.c.run_at <= tx.later(BLOCKED_FOR)).limit(SOME).subquery()
     found: dict[str, tuple[int, str]] = {}
     for error, count in tx.execute(select(some.c.last_error, func.count()).group_by(some.c.last_error)):
         read = read_blocked(error)
         if read is not None:
-            queue, answer = read
-            found[queue] = (found.get(queue, (0, ""))[0] + count, answer)
+            place, answer = read
+            found[place] = (found.get(place, (0, ""))[0] + count, answer)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from tmtest.app import make_app
 
 from celery_tm import Task, TimeManagement, clock, defer, defer_many, events
 from celery_tm.domain.job import Job
-from celery_tm.domain.queues import read_blocked
+from celery_tm.domain.queues import publish_error, read_blocked
 from celery_tm.installation import Installation
 from celery_tm.publisher import refusal, sending
 from celery_tm.scheduler.dispatcher import Dispatcher
@@ -142,6 +143,25 @@ def test_an_exchange_that_rabbitmq_does_not_know_is_blamed_and_not_its_neighbour
     assert waiting.id == bad.id
     assert "NOT_FOUND" in (waiting.last_error or "")
     assert count(app, app.conf.task_default_queue) >= 10
+
+
+def test_an_exchange_that_is_not_there_is_named_and_not_the_default_queue(make: Any) -> None:
+    app = make("rabbitmq")
+    tm = TimeManagement(app)
+    name = f"nowhere-{uuid.uuid4().hex[:8]}"  # the same error is told once a minute
+    defer(app.tasks["effect"].s(1).set(exchange=name, routing_key="x"), delay=SOON)
+    heard: list[Any] = []
+    events.queue_blocked.connect(receiver := (lambda **values: heard.append((values["queue"], values["exchange"]))))
+    time.sleep(0.02)
+    Dispatcher(tm.installation, "beat@test").dispatch_due()
+    events.queue_blocked.disconnect(receiver)
+    assert heard == [(None, name)]
+    [waiting] = tm.jobs(state="pending")
+    assert (waiting.last_error or "").startswith(f"exchange {name} cannot be used: ")
+    assert publish_error(waiting)
+    [finding] = [one for one in tm.doctor() if one.check == "queues"]
+    assert finding.text.startswith(f"exchange {name} cannot be used: ")
+    assert (finding.objects, (finding.advice or "").partition(",")[0]) == ([name], "declare the exchange at the broker")
 
 
 def test_plain_tasks_beside_an_exchange_that_rabbitmq_does_not_know_are_sent_once(make: Any) -> None:
