@@ -106,7 +106,7 @@ def run(clone: Path, *argv: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize("name", LITERAL)
 def test_each_command_of_the_compose_file_starts(clone: Path, tmp_path: Path, name: str) -> None:
-    command = compose()[name]["command"].replace("5555", str(free_port()))
+    command = compose()[name]["command"].replace("5555", str(port := free_port()))
     if name == "worker":
         assert "no celery_tm tables" in run(clone, "-m", "health", code=1)
     run(clone, "-m", "shop", "create")
@@ -116,6 +116,8 @@ def test_each_command_of_the_compose_file_starts(clone: Path, tmp_path: Path, na
     process = Process(name, argv, tmp_path / f"{name}.log", environ())
     try:
         wait(lambda: READY[name] in process.text(), process, f"{READY[name]!r}")
+        if name == "flower":
+            assert Client(port, None).get("/tm").status == 200, "our pages are in it"
     finally:
         process.close()
 

@@ -39,6 +39,8 @@ def test_every_job_and_every_instant_runs_once(stand: Stand, thorough: bool) -> 
     began = datetime.now(UTC)
     handles = defer_many([(effect.s(f"job{n}"), {"delay": n % seconds}) for n in range(JOBS)])
     time.sleep(max(0.0, seconds - (datetime.now(UTC) - began).total_seconds()))
+    ticking = {line[1] for line in stand.effects("effect") if line[1].startswith("tick")}
+    assert len(ticking) == DEFINITIONS, "the switch-off decides what is due too, so what ran before it was planned by beat"
     for n in range(DEFINITIONS):
         stand.tm.disable(f"tick {n}")
     disabled = datetime.now(UTC)

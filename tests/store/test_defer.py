@@ -71,13 +71,15 @@ def test_a_due_time_in_the_past_can_be_refused(app: Celery, database: Database, 
 
 
 def test_an_unkeyed_defer_is_one_insert(app: Celery, database: Database) -> None:
+    database.serve_own_app()  # where no beat has registered, each transaction looks for one first
     with listening(database) as said:
         defer(app.tasks["effect"].s(1), delay=HOUR)
-    statements = said.texts
+    first, *others = said.texts
 
-    written = [one for one in statements if not one.startswith(("SELECT", "BEGIN"))]
-    assert len(written) == 1
-    assert written[0].startswith("INSERT INTO tm_job")
+    assert first.startswith("INSERT INTO tm_job"), "nothing is looked up first"
+    # MySQL cannot give back what it has written, so it is asked when that was.
+    asked = [] if database.dialect.gives_back_updates else ["SELECT tm_job.created_at"]
+    assert [one.split(" \n")[0].strip() for one in others] == asked
 
 
 def test_the_same_key_twice_returns_the_same_job(app: Celery, database: Database) -> None:

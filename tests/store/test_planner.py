@@ -43,6 +43,33 @@ def plan(tm: TimeManagement) -> int:
     return Planner(tm.installation).plan_due().definitions
 
 
+def test_a_definition_goes_by_its_zone_and_its_switches_and_tells_its_last_and_next_run(
+    tm: TimeManagement, noon: MovableClock
+) -> None:
+    added = add(tm, name="nightly", schedule="30 15 * * *", timezone="Europe/Warsaw")  # two hours ahead of UTC
+    first, second, third = (datetime(2026, 6, day, 13, 30, tzinfo=UTC) for day in (1, 2, 3))
+    assert (added.name, added.schedule, added.timezone) == ("nightly", "30 15 * * *", "Europe/Warsaw")
+    assert (added.enabled, added.paused, added.last_run_at, added.next_run_at) == (True, False, None, first)
+
+    noon.move_to(first)
+    assert tm.run_due_jobs().succeeded == 1
+    ran = tm.definitions.get("nightly")
+    assert (ran.last_run_at, ran.next_run_at) == (first, second)
+
+    tm.disable("nightly")
+    noon.move_to(second)
+    assert tm.run_due_jobs().claimed == 0
+    off = tm.definitions.get("nightly")
+    assert (off.enabled, off.last_run_at, off.next_run_at) == (False, first, third), "it keeps its place and does not run"
+
+    tm.enable("nightly")
+    tm.definitions.update("nightly", schedule="0 15 * * *")
+    assert tm.definitions.get("nightly").next_run_at == third - timedelta(minutes=30)
+    noon.move_to(third)
+    assert tm.run_due_jobs().succeeded == 1
+    assert tm.definitions.get("nightly").last_run_at == third - timedelta(minutes=30)
+
+
 def test_an_instant_becomes_one_occurrence_and_one_job(tm: TimeManagement, noon: MovableClock) -> None:
     added = add(tm, queue="q", priority=4, max_retries=7)
     assert (added.next_run_at, added.version) == (NOON + MINUTE, 1)

@@ -25,9 +25,9 @@ from hypothesis.stateful import (
 )
 
 from celery_tm import clock
-from celery_tm.domain.execution import Failure, Outcome
+from celery_tm.domain.execution import Execution, Failure, Outcome
 from celery_tm.domain.ids import new_id
-from celery_tm.domain.job import Job, JobState
+from celery_tm.domain.job import Job, JobState, Source
 from celery_tm.domain.retry import Bury, Fixed, TryAgain, after_failure
 from celery_tm.errors import LeaseLost
 from celery_tm.recovery.sweeper import sweep
@@ -209,8 +209,31 @@ def test_failure_gives_the_next_try_its_time(database: Database) -> None:
     assert (found.lease_until, found.claimed_by, found.dispatches) == (None, None, 0)
 
 
+@pytest.mark.parametrize("source", list(Source))
+def test_a_record_names_its_source_and_is_never_changed(database: Database, source: Source) -> None:
+    job = admit(database, add_job(database, source=source))
+    assert job is not None
+    with database.transaction() as tx:
+        settlement.fail(tx, job, Failure(error="E: no", traceback="tb"), TryAgain(MINUTE))
+        [failed] = executions.of_job(tx, job.id)
+    assert (failed.outcome, failed.error, failed.source, failed.attempt) == (Outcome.FAILED, "E: no", source, 1)
+
+    with clock.moved_to(NOON + MINUTE):
+        again = admit(database, job, 2)
+        assert again is not None
+        with database.transaction() as tx:
+            settlement.succeed(tx, again, result=None, message="fine", keep_key=MINUTE)
+            executions.record(tx, again, Outcome.FAILED, failure=Failure(error="E: late"))  # a record that is there stays
+    with database.transaction(write=False) as tx:
+        succeeded, before = executions.of_job(tx, job.id)
+    assert before == failed
+    assert (succeeded.outcome, succeeded.message, succeeded.error) == (Outcome.SUCCEEDED, "fine", None)
+    assert (succeeded.source, succeeded.attempt) == (source, 2)
+
+
 def test_exhaustion_moves_the_job_to_the_dead_letters(database: Database) -> None:
-    job = admit(database, add_job(database, max_retries=0))
+    own = {"args": "[1]", "kwargs": "{}", "entity_id": "42", "scope": {"tenant_id": 7}, "dedupe_key": "k", "queue": "q"}
+    job = admit(database, add_job(database, max_retries=0, **own))
     assert job is not None
     then = after_failure(job, default=POLICY)
     assert isinstance(then, Bury)
@@ -222,6 +245,7 @@ def test_exhaustion_moves_the_job_to_the_dead_letters(database: Database) -> Non
     assert letter is not None
     assert (letter.last_error, letter.traceback, letter.buried_at, letter.attempts) == ("E: no", "tb", NOON, 1)
     assert "max_retries=0" in letter.reason
+    assert letter.job == replace(job, last_error="E: no", lease_until=None), "it has all that the job had"
 
 
 @pytest.mark.parametrize("ending", ["success", "failure", "burial", "stop"])
@@ -315,6 +339,7 @@ class JobLife(RuleBasedStateMachine):
     def begin(self) -> None:
         self.now = NOON
         self.in_body: dict[int, int] = {}  # attempt → how often it was let in
+        self.recorded: dict[str, Execution] = {}  # as it was seen first
         self.succeeded = self.buried = 0
         with self.database.transaction() as tx:  # what the example before left
             for table in tables.metadata.sorted_tables:
@@ -421,6 +446,10 @@ class JobLife(RuleBasedStateMachine):
             records = executions.of_job(tx, self.job.id)
         assert sum(record.outcome is Outcome.SUCCEEDED for record in records) == self.succeeded
         assert len({record.attempt for record in records}) == len(records)
+        assert all(record.source is self.job.source for record in records)
+        now = {record.id: record for record in records}
+        assert now == now | self.recorded, "a record was changed or removed"
+        self.recorded = now
 
 
 def test_the_promises_hold_whatever_happens(database: Database, thorough: bool) -> None:

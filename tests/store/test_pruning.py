@@ -273,9 +273,17 @@ def test_what_is_owed_or_has_a_dead_letter_is_kept_whatever_the_number(
         defer(app.tasks["effect"].s(n), delay="1s")
         noon.forward("1s")
         tm.run_due_jobs(limit=1)
+    add(tm, name="later", overlap="allow", schedule="0 0 1 1 *")
+    for _ in range(3):
+        noon.forward("1s")
+        tm.trigger("later")
+        tm.run_due_jobs()
     pruned = prune(tm.installation.database, keeping(tm, executions=1, occurrences=1))
-    assert (pruned.occurrences, len(tm.dead_letters.list()), len(rows(tm))) == (0, 1, 1)
+    assert (pruned.occurrences, len(rows(tm, "later"))) == (2, 1), "those between the kept one and the newest"
+    assert (len(tm.dead_letters.list()), len(rows(tm))) == (1, 1)
     assert tm.job(owed.id).attempt_count == 1
+    noon.forward("200d")
+    assert (prune(tm.installation.database, tm.settings).occurrences, len(rows(tm))) == (1, 1), "nor for its age"
 
 
 def test_runs_go_with_their_occurrences_by_number_too(tm: TimeManagement, app: Celery, noon: MovableClock) -> None:

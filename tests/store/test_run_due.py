@@ -14,10 +14,14 @@ from celery import Celery
 from sqlalchemy import create_engine, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
+from tmtest.ledger import add, claim
 
-from celery_tm import Task, TimeManagement, defer, defer_many
+from celery_tm import Task, TimeManagement, cancel, defer, defer_many
+from celery_tm.domain.job import Status
+from celery_tm.management.inline import RunSummary
 from celery_tm.store import tables
 from celery_tm.store.dialects import with_driver
+from celery_tm.testing import MovableClock
 from celery_tm.worker import gate
 from celery_tm.worker.lease import keeper_of
 
@@ -28,6 +32,40 @@ def test_what_is_deferred_without_a_delay_runs(app: Celery, tm: TimeManagement, 
     assert tm.run_due_jobs().succeeded == 1
     assert effects.read_text().split() == ["effect", "1", handle.id, "1"]
     assert tm.run_due_jobs().claimed == 0
+
+
+def test_one_round_does_all_that_beats_and_workers_would_and_counts_it(
+    app: Celery, tm: TimeManagement, noon: MovableClock, effects: Path
+) -> None:
+    effect, fails, much_later = app.tasks["effect"], app.tasks["fails"], {"kind": "fixed", "delay": "5h"}
+    add(tm, name="slow", task="fails", args=["slow"], schedule="0 0 1 1 *", execution_timeout="1h", retry=much_later)
+    tm.trigger("slow")
+    assert tm.run_due_jobs().retried == 1
+    orphan = defer(effect.s("orphan"), delay="1s", retry=much_later)
+    noon.forward("1s")
+    assert claim(tm) == [orphan.id]
+    assert gate.admit_job(tm.installation, orphan.id, 1, worker="worker:1").job is not None
+
+    add(tm, args=["instant"], schedule="0 14 * * *")
+    due = defer(effect.s("due"), delay="1h", key="due")
+    defer(effect.s("later"), delay="3h")
+    defer(effect.s("gone"), delay="1h", key="gone")
+    defer(effect.s("too late"), delay="1h", expires="90m")
+    defer(fails.s("again"), delay="1h", retry=much_later)
+    defer(fails.s("over"), delay="1h", max_retries=0)
+    assert cancel(key="gone", task=effect)
+    noon.forward("2h")
+    effects.write_text("")
+
+    done = tm.run_due_jobs()
+    told_of = 1  # that the instant has run for too long is told by a message of its own, which fails
+    assert (done.planned, done.swept, done.claimed, done.expired) == (1, 2, 5 + told_of, 1)
+    assert (done.succeeded, done.retried, done.failed, done.skipped) == (2, 1, 1 + told_of, 0)
+    assert {line.split()[1] for line in effects.read_text().splitlines()} == {"again", "due", "instant", "over"}
+    assert (due.state, due.result, tm.job(orphan.id).state) == (Status.SUCCEEDED, "due", Status.RETRY_SCHEDULED)
+    assert [str(one.state) for one in tm.occurrences("slow")] == ["stale"]
+    assert [str(one.state) for one in tm.occurrences("tick")] == ["completed"]
+    assert tm.run_due_jobs() == RunSummary(), "all of it is done"
 
 
 def test_the_message_that_was_published_for_it_is_refused_afterwards(app: Celery, tm: TimeManagement, effects: Path) -> None:

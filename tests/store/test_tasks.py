@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.exceptions import Ignore
+from tmtest.ledger import claim
 
 from celery_tm import Task, TimeManagement, current_job, defer
 from celery_tm.domain.execution import Outcome
@@ -16,9 +17,12 @@ from celery_tm.errors import TmError
 from celery_tm.store import logs
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
+from celery_tm.worker import gate, recorder
 from celery_tm.worker.body_errors import ReportedFailure
+from celery_tm.worker.context import JobContext
 
 MINUTE = timedelta(minutes=1)
+FIXED = {"kind": "fixed", "delay": "1m"}
 
 
 def run(tm: TimeManagement, clock: MovableClock) -> Any:
@@ -95,6 +99,40 @@ def test_the_context_tells_the_body_about_its_job(app: Celery, tm: TimeManagemen
     }  # fmt: skip
     with pytest.raises(TmError, match="no job runs here"):
         current_job()
+
+
+def test_a_job_answers_who_has_it_since_when_and_how_often_it_was_tried(
+    app: Celery, tm: TimeManagement, noon: MovableClock
+) -> None:
+    handle = defer(app.tasks["fails"].s("x"), delay="10m", key="k", scope={"tenant_id": 7}, retry=FIXED)
+
+    def answer() -> Any:
+        story = tm.job(handle.id)
+        return story.state, story.attempt, story.attempt_count, story.locked_by, story.locked_at
+
+    assert answer() == (Status.SCHEDULED, 1, 0, None, None)
+    assert tm.job(handle.id).job.scope == {"tenant_id": 7}
+    noon.forward("10m")
+    run(tm, noon)
+    assert answer() == (Status.RETRY_SCHEDULED, 2, 1, None, None)
+    assert tm.job(handle.id).last_error == "ValueError: no x"
+
+    noon.forward("1m")
+    claimed_at = noon.now
+    assert claim(tm, "beat@a") == [handle.id]
+    assert answer() == (Status.RETRY_SCHEDULED, 2, 1, "beat@a", claimed_at)
+    noon.forward("5s")
+    decision = gate.admit_job(tm.installation, handle.id, 2, worker="worker@b")
+    assert answer() == (Status.RUNNING, 2, 2, "worker@b", noon.now)
+    JobContext(decision.job, tm.installation).report_progress("half way")
+    assert tm.job(handle.id).progress == "half way"
+
+    noon.forward("1s")
+    recorder.record_success(tm.installation, decision.job, "done")
+    assert answer() == (Status.SUCCEEDED, 2, 2, None, None)
+    story = tm.job(handle.id)
+    assert (story.result, [one.worker for one in story.executions][:1]) == ("done", ["worker@b"])
+    assert {one.scope["tenant_id"] for one in story.executions} == {7}
 
 
 def test_success_keeps_its_message_and_progress_its_lines(
