@@ -19,7 +19,7 @@ from .occurrence import Occurrence, OccurrenceState
 from .overrides import describe
 from .queues import publish_error
 from .run_explanation import Change, attempts_told, lines_of, stamp, standing_of, took_of
-from .waiting import coming
+from .waiting_edits import coming
 from .workflow import TASK
 
 LATE = timedelta(seconds=5)

@@ -19,7 +19,7 @@ from ..domain.restoring import restored
 from ..domain.schedule import Zone, seldom
 from ..domain.stating import check_values
 from ..domain.timeline import INSTANT
-from ..domain.waiting import coming, taken_back
+from ..domain.waiting_edits import coming, taken_back
 from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation

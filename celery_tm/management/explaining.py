@@ -16,7 +16,7 @@ from ..domain.job import Source
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.run_explanation import Change
 from ..domain.timeline import INSTANT
-from ..domain.waiting import next_after, version_at
+from ..domain.waiting_edits import next_after, version_at
 from ..errors import DefinitionNotFound, RowUnreadable, nearest
 from ..installation import Installation
 from ..store import apps, audit, definitions, executions, jobs, lanes, lists, nodes, occurrences, versions

@@ -24,11 +24,11 @@ from ..errors import OUT_OF_REACH
 from ..installation import Installation, node_name
 from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
-from ..scheduler.belonging import adopt_all
+from ..scheduler.adoption import adopt_all
 from ..scheduler.dispatcher import Dispatcher
 from ..scheduler.planner import Planner
 from ..store import claims
-from ..worker import gate, recorder
+from ..worker import gate, outcome_texts, recorder
 from ..worker.chunk import request_of
 from ..worker.context import JobContext
 from ..worker.lease import keeper_of
@@ -168,5 +168,5 @@ def _run_plain(installation: Installation, task: Any, job: Job, node: str) -> st
     if traced.info is None or traced.info.state not in (states.RETRY, states.FAILURE):
         recorder.record_success(installation, admitted, traced.retval)
         return "succeeded"
-    then = recorder.record_failure(installation, admitted, recorder.failure_of(traced.info.retval))
+    then = recorder.record_failure(installation, admitted, outcome_texts.failure_of(traced.info.retval))
     return "retried" if isinstance(then, TryAgain) else "failed"

@@ -17,7 +17,7 @@ from ..domain.job import Job
 from ..errors import OUT_OF_REACH
 from ..installation import Installation
 from ..scheduler import Scheduler
-from ..scheduler.belonging import adopt_all, register
+from ..scheduler.adoption import adopt_all, register
 from ..scheduler.planner import OUTAGES
 from ..scheduler.seeding import Seeder
 from ..worker.attending import LOCK_TIMEOUT

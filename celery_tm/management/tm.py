@@ -26,11 +26,10 @@ from ..domain.timeline import Timeline
 from ..errors import InvalidValue, JobNotFound, shown
 from ..installation import Installation
 from ..recovery.pruner import Pruned, prune
-from ..scheduler.belonging import adopt_all
+from ..scheduler.adoption import adopt_all
 from ..scheduler.celery_schedules import default_zone
-from ..scheduler.seeding import origin_of
 from ..settings import Settings
-from ..store import apps, history, occurrences, overview, schema
+from ..store import history, occurrences, overview, schema
 from ..store import workflows as runs
 from ..store.audit import AuditLine
 from ..store.history import JobStory
@@ -47,7 +46,7 @@ from .doctor import doctor
 from .explaining import explain
 from .forecast import HOUR, Forecast, checked_hours, forecast
 from .inline import RunSummary, run_due
-from .taking_over import take_over
+from .takeover import take_over
 from .triggering import replay, trigger
 
 MAX_PREVIEW, MAX_HOOK = 10_000, 100

@@ -24,7 +24,7 @@ from ..domain.run import DEFERRED
 from ..domain.workflow import TASK
 from ..errors import DefinitionNotFound, InvalidValue, OccurrenceNotFound, nearest
 from ..installation import Installation
-from ..store import apps, audit, definitions, jobs, occurrences, settlement, workflows
+from ..store import apps, audit, definitions, jobs, occurrences, preemption, workflows
 from ..store.database import Transaction
 
 
@@ -218,7 +218,7 @@ def _run_now(
     [decision] = apply_overlap([decision], policy=definition.overlap, active=active)
     if decision.runs and definition.overlap is Overlap.REPLACE:
         owed = occurrences.active_of(tx, definition.id)
-        settlement.make_room(tx, owed, reason=replaced_by(decision.scheduled_at))
+        preemption.make_room(tx, owed, reason=replaced_by(decision.scheduled_at))
     made = replace(occurrence_of(definition, decision, now=now, replay_of=replay_of), overrides=overrides)
     occurrences.insert_many(tx, [made])
     if decision.runs:

@@ -22,7 +22,7 @@ from ..domain.job import Job
 from ..domain.occurrence import Occurrence
 from ..domain.schedule import Schedule, rules_at
 from ..domain.status import Status
-from ..domain.waiting import coming, version_at
+from ..domain.waiting_edits import coming, version_at
 from ..store.audit import AuditLine
 from ..store.calendars import Calendar
 from ..store.dead_letters import DeadLetter

@@ -21,7 +21,7 @@ from ..domain.ids import new_id
 from ..domain.jitter import refuse_long_jitter
 from ..domain.stating import FIELDS, spread, write_fields, write_value
 from ..domain.timeline import INSTANT
-from ..domain.waiting import NOT_READ, fits, joined, refuse_misfit, taken_back
+from ..domain.waiting_edits import NOT_READ, fits, joined, refuse_misfit, taken_back
 from ..errors import DefinitionExists, InvalidValue, StaleVersion, nearest, shown
 from ..installation import Installation
 from ..store import audit, calendars, definitions, occurrences, versions

@@ -15,7 +15,7 @@ from ..domain.definition import Definition
 from ..domain.ids import occurrence_id
 from ..domain.occurrence import Occurrence, OccurrenceState
 from ..domain.planning import ahead
-from ..domain.waiting import coming
+from ..domain.waiting_edits import coming
 from ..store import occurrences
 from ..store.database import Transaction
 

@@ -25,7 +25,7 @@ from ..domain.recovery import GRACE
 from ..domain.workflow import TASK
 from ..errors import OUT_OF_REACH, DatabaseBusy, DriverMissing, SchemaMissing, SchemaOutdated, TableInUse
 from ..installation import Installation
-from ..store import definitions, jobs, occurrences, settlement
+from ..store import definitions, jobs, occurrences, preemption
 from ..store.batches import run_parts
 from ..store.database import Transaction
 from . import horizon, switching
@@ -214,7 +214,7 @@ class Planner:
         for made in plans:
             if made.replaces is not None:
                 owed = occurrences.active_of(tx, made.definition.id)
-                settlement.make_room(tx, owed, reason=replaced_by(made.replaces))
+                preemption.make_room(tx, owed, reason=replaced_by(made.replaces))
         decided = [(made.definition, decision) for made in plans for decision in made.decisions]
         rows = [(occurrence_of(definition, decision, now=now), definition, decision) for definition, decision in decided]
         known = occurrences.known(tx, [row.id for row, _, _ in rows])
@@ -289,7 +289,7 @@ def _may_write(tx: Transaction, made: Plan) -> bool:
     id = made.definition.id
     if made.definition.plan_ahead and not occurrences.try_lock_planned(tx, id):
         return False
-    return made.replaces is None or settlement.may_make_room(tx, occurrences.active_of(tx, id))
+    return made.replaces is None or preemption.may_make_room(tx, occurrences.active_of(tx, id))
 
 
 def _by_recovery(plans: Sequence[Plan]) -> dict[str, int]:

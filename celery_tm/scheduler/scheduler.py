@@ -23,8 +23,9 @@ from ..recovery.reaper import reap
 from ..recovery.sweeper import sweep
 from ..store import apps, nodes
 from ..store.agenda import Agenda
+from ..store.database import Transaction
 from ..tracing import describe, span
-from . import belonging
+from . import adoption
 from .dispatcher import Dispatcher
 from .outage import Contact, Outages
 from .outlook import Outlook
@@ -287,7 +288,7 @@ class Scheduler(CeleryScheduler):
         started = time.monotonic()
         if started < self._adopt_at:
             return
-        while self.installation.database.run(partial(belonging.adopt, self.installation)):
+        while self.installation.database.run(partial(adoption.adopt, self.installation)):
             if time.monotonic() >= started + TICK_BUDGET:
                 return  # the others in the next round
         self._adopt_at = started + ADOPT_EVERY
@@ -295,7 +296,7 @@ class Scheduler(CeleryScheduler):
     def _warn_of_strays(self) -> None:
         """Register this app, and warn of jobs and definitions whose app has no beat."""
         database = self.installation.database
-        database.run(partial(belonging.register, self.installation))
+        database.run(partial(adoption.register, self.installation))
         self._adopt()  # rows that name no app are no strays while this app may take them
         strays = database.run(apps.strays)
         if strays - self._strays:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from .. import events
 from ..domain.definition import Definition
-from ..domain.waiting import parts_of, successor
+from ..domain.waiting_edits import parts_of, successor
 from ..installation import Installation
 from ..store import audit, calendars, definitions, versions
 from ..store.database import Transaction

@@ -17,7 +17,7 @@ from ..domain.job import Job, JobState, Source
 from ..domain.occurrence import OccurrenceState
 from ..domain.retry import NOT_KEPT, Bury, TryAgain, can_be_sent_again
 from ..domain.run import Run, ending_of, report_of, results_text, root_of, shortened
-from ..domain.workflow import TASK, StepState
+from ..domain.workflow import StepState
 from ..errors import LeaseLost
 from . import (
     audit,
@@ -385,24 +385,3 @@ def expire(tx: Transaction, job: Job, *, leaves_row: bool | None = None) -> bool
     if leaves_row and following.put(tx, job, {"revoked": "expired", "attempt": job.attempt}):
         tx.wake()
     return True
-
-
-def may_make_room(tx: Transaction, occurrences_owed: Sequence[str]) -> bool:
-    """Lock what `make_room` changes, without waiting; False if another transaction has locked some of it."""
-    return all(
-        workflows.try_lock(tx, id) and jobs.may_lock_of_run(tx, id) and lanes.try_lock(tx, jobs.keys_of_occurrence(tx, id))
-        for id in occurrences_owed
-    ) and occurrences.try_lock(tx, occurrences_owed)
-
-
-def make_room(tx: Transaction, occurrences_owed: Sequence[str], *, reason: str) -> None:
-    """Cancel what is owed of these occurrences: what waits goes at once, what runs is asked to stop."""
-    runs = {id: run for id in occurrences_owed if (run := workflows.lock(tx, id))}
-    for run in runs.values():
-        stop_run(tx, run, by=reason)
-    for job in jobs.lock_of_occurrences(tx, [id for id in occurrences_owed if id not in runs]):
-        begun = workflows.lock(tx, job.occurrence) if job.task == TASK else None
-        if begun is not None:  # while we waited for its job
-            stop_run(tx, begun, by=reason)
-        elif not drop(tx, job, Outcome.CANCELLED, reason=reason):
-            jobs.request_cancel(tx, job.id, job.attempt)

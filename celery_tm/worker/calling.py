@@ -19,7 +19,7 @@ from ..producer.capturing import capture, check_rules, instant_of, wait_of
 from ..producer.message import keep
 from ..store import body
 from . import context as contexts
-from . import recorder
+from . import outcome_texts, recorder
 from .call_ids import is_signature, of_process, with_call
 from .context import JobContext
 from .delivery import REPLACES
@@ -95,7 +95,9 @@ def _try_again(task: Any, context: JobContext, send_to: Callable[[Any], Any], wa
         options=message.options,
     )
     why = context.asks_again
-    failure = recorder.failure_of(why) if isinstance(why, BaseException) else Failure(error="the body asked for a retry")
+    failure = (
+        outcome_texts.failure_of(why) if isinstance(why, BaseException) else Failure(error="the body asked for a retry")
+    )
     assert context.installation is not None
     context.roll_back()
     context.finishing = True

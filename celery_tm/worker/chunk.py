@@ -25,7 +25,7 @@ from ..installation import Installation
 from ..publisher import ANNOUNCED, HEADER, RENAMED, contract
 from ..store import jobs as store
 from . import context as contexts
-from . import recorder
+from . import outcome_texts, recorder
 from .context import JobContext
 from .lease import keeper_of
 
@@ -245,7 +245,7 @@ def _record_failure(context: JobContext, error: Exception) -> None:
     logger.warning("job %s of a chunk failed outside its body: %s", context.id, context.installation.hidden(error))
     context.finishing = context.settled = True
     try:
-        recorder.record_failure(context.installation, context.job, recorder.failure_of(error), reports=False)
+        recorder.record_failure(context.installation, context.job, outcome_texts.failure_of(error), reports=False)
     except Exception as broken:  # its lease ends, and the sweeper decides
         logger.warning("the end of job %s was not recorded: %s", context.id, context.installation.hidden(broken))
 

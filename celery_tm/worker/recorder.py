@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from ..domain.codec import encode
-from ..domain.execution import MAX_ERROR, MAX_FRAMES, MAX_SHOWN_RESULT, MAX_TRACEBACK, Failure, Outcome, cut
+from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
 from ..domain.facts import Ended, Fact
 from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
-from ..errors import OUT_OF_REACH, DatabaseBusy, DatabaseUnavailable, InvalidValue, LeaseLost, said
+from ..errors import OUT_OF_REACH, DatabaseBusy, DatabaseUnavailable, LeaseLost
 from ..installation import Installation
 from ..store import completion, executions, following, jobs, settlement, step_completion
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
-from ..store.keys import NOT_WHOLE
 from ..store.settlement import Ended as Kept
 from ..tracing import describe_job, span
 from . import context as contexts
+from .outcome_texts import result_text, step_result
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,7 +47,7 @@ def record_success(
     body: BodyTransaction | None = None,
 ) -> None:
     """The body returned: the work is done. With `body`, its own writes and this are one transaction."""
-    kept = _result_text(result) if job.dedupe_key is not None else _step_result(result) if job.is_step else None
+    kept = result_text(result) if job.dedupe_key is not None else step_result(result) if job.is_step else None
     keep_key = installation.settings.keep_keys["succeeded"]
 
     def work(tx: Transaction) -> None:
@@ -103,7 +101,7 @@ def _record_successes(
     skips_locked: bool = False,
 ) -> tuple[Collection[str], Collection[str]]:
     keep_key = installation.settings.keep_keys["succeeded"]
-    results = [(job, _result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
+    results = [(job, result_text(result) if job.dedupe_key is not None else None, message) for job, result, message in done]
     database = installation.database
 
     def work(tx: Transaction) -> tuple[Collection[str], Collection[str]]:
@@ -287,21 +285,6 @@ def record_cancelled(installation: Installation, job: Job, *, message: str | Non
     _finish(installation, job, lambda tx: settlement.stop(tx, job, message=message), outcome=Outcome.CANCELLED)
 
 
-def failure_of(error: BaseException, *, outcome: Outcome = Outcome.FAILED) -> Failure:
-    """Return an exception as the failure it means, no longer than what is kept of it, whatever it is."""
-    told = cut(f"{type(error).__name__}: {said(error)}", MAX_ERROR)
-    return Failure(error=told, traceback=cut(_lines_of(error), MAX_TRACEBACK), outcome=outcome)
-
-
-def _lines_of(error: BaseException) -> str | None:
-    if error.__traceback__ is None:
-        return None
-    try:
-        return "".join(traceback.format_exception(error, limit=-MAX_FRAMES))
-    except Exception as broken:  # its end is recorded all the same
-        return f"its traceback cannot be shown: {type(broken).__name__}: {said(broken)}"
-
-
 def _finish(
     installation: Installation,
     job: Job,
@@ -416,26 +399,3 @@ def _was_ours(installation: Installation, job: Job, outcome: Outcome) -> bool:
     with installation.database.transaction(write=False) as tx:
         found = executions.find(tx, job.execution_id)
     return found is not None and (found.outcome, found.worker) == (outcome, job.claimed_by)
-
-
-def _step_result(result: object) -> str | None:
-    """Return a step's result as JSON for later steps; what is not JSON they cannot read."""
-    try:
-        return encode(result, field="result")
-    except InvalidValue:
-        return None
-
-
-def _result_text(result: object) -> str | None:
-    """Return a result as JSON for its key; of what is not JSON, or too long for it, as much as shows what it was."""
-    try:
-        return encode(result, field="result")
-    except InvalidValue:
-        return encode({NOT_WHOLE: cut(_represented(result), MAX_SHOWN_RESULT)}, field="result")
-
-
-def _represented(result: object) -> str:
-    try:
-        return repr(result)
-    except Exception:  # it is done all the same
-        return f"<{type(result).__name__}>"

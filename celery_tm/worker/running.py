@@ -27,7 +27,7 @@ from ..publisher import HEADER
 from ..store import settlement
 from ..store.body import BodyTransaction, within
 from . import context as contexts
-from . import following, recorder
+from . import following, outcome_texts, recorder
 from .attending import is_worker
 from .body_errors import MaxDurationExceeded, Rejected, ReportedFailure
 from .context import JobContext
@@ -338,7 +338,7 @@ def _fail(
     assert context.installation is not None
     context.roll_back()
     context.finishing = True
-    failure = naming_limit(context.job, recorder.failure_of(error, outcome=outcome), default=default_timeout(task))
+    failure = naming_limit(context.job, outcome_texts.failure_of(error, outcome=outcome), default=default_timeout(task))
     ended = following.worth_keeping(task.request, context, error=failure.error)
     decision = recorder.record_failure(context.installation, context.job, failure, then=then, ended=ended)
     context.settled = True

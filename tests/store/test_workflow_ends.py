@@ -12,7 +12,7 @@ from celery_tm.domain.execution import Failure
 from celery_tm.domain.ids import occurrence_job_id
 from celery_tm.domain.job import Job
 from celery_tm.scheduler.dispatcher import Dispatcher
-from celery_tm.store import jobs, settlement, tables, workflows
+from celery_tm.store import jobs, preemption, settlement, tables, workflows
 from celery_tm.testing import MovableClock
 from celery_tm.worker import gate, recorder
 
@@ -143,7 +143,7 @@ def test_to_stop_a_run_that_is_over_changes_nothing(tm: TimeManagement) -> None:
         found = workflows.lock(tx, run)
         assert found is not None
         assert settlement.stop_run(tx, found, by="too late") is False
-        settlement.make_room(tx, [run], reason="too late")
+        preemption.make_room(tx, [run], reason="too late")
     with tm.installation.database.transaction(write=False) as tx:
         assert workflows.find(tx, run) == found
     assert tm.report(run) == before

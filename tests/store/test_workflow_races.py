@@ -24,7 +24,7 @@ from celery_tm.recovery.reaper import reap
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.scheduler.expanding import expand
-from celery_tm.store import executions, jobs, settlement, tables, workflows
+from celery_tm.store import executions, jobs, preemption, tables, workflows
 from celery_tm.store.database import Database
 from celery_tm.worker import gate, recorder
 
@@ -296,7 +296,7 @@ def test_a_run_that_ends_while_it_is_cancelled_has_ended_as_it_was(tm: TimeManag
     held = Held(database, "UPDATE tm_occurrence")  # with the last step the run is over, and it has its lock
     with ThreadPoolExecutor(1) as pool:
         with held.at_work(lambda: recorder.record_success(tm.installation, body, 1)):
-            cancelling = pool.submit(lambda: database.run(lambda tx: settlement.make_room(tx, [run], reason="newer")))
+            cancelling = pool.submit(lambda: database.run(lambda tx: preemption.make_room(tx, [run], reason="newer")))
             with pytest.raises(TimeoutError):
                 cancelling.result(0.5)  # it waits for the run
             held.may_go_on.set()

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from celery_tm.domain.execution import MAX_ERROR, MAX_TRACEBACK
-from celery_tm.worker.recorder import failure_of
+from celery_tm.worker.outcome_texts import failure_of
 
 
 def raised(error: BaseException) -> BaseException:
