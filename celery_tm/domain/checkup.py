@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from ..errors import nearest
 from .findings import Check, Facts, Finding, Level, names, told
 from .queues import UNBLOCKING
-from .status import SILENT_AFTER
 from .workflow import TASK
 
 SKEW, BAD_SKEW = timedelta(seconds=2), timedelta(seconds=30)
@@ -64,12 +63,10 @@ def beats(facts: Facts) -> Iterator[Finding]:
     assert facts.status is not None
     beats = [node for node in facts.status.nodes if node.kind == "beat"]
     seen, whose = max((node.seen_at for node in beats), default=None), ""
-    is_running = any(not node.is_silent for node in beats)
-    if is_running and (facts.beats_seen.keys() - {facts.app}):  # it may be another app's
+    if any(not node.is_silent for node in beats):
+        if facts.is_served:  # else it is another app's
+            return
         seen, whose = facts.beats_seen.get(facts.app), f" of the app {facts.app!r}" if facts.app else " of this app"
-        is_running = seen is not None and facts.now is not None and facts.now - seen <= SILENT_AFTER
-    if is_running:
-        return
     text = f"no beat{whose} is running" + (f"; the last one was seen at {seen:%Y-%m-%d %H:%M:%S} UTC" if seen else "")
     advice = "run `celery -A app beat -S celery_tm.Scheduler`; without it nothing recurring fires and no retry is sent"
     yield Finding(level=Level.ERROR, check="beats", text=text, advice=advice)

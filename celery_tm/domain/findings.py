@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..clock import format_duration
 from ..settings import Settings
 from .set_aside import BadRow
-from .status import Status
+from .status import SILENT_AFTER, Status
 
 
 class Level(StrEnum):
@@ -91,6 +91,13 @@ class Facts:
     beats_seen: Mapping[str, datetime] = field(default_factory=dict)  # by app, where several share the tables
     now: datetime | None = None
     strays: Sequence[str] = ()  # apps that have definitions or waiting jobs, and no beat
+
+    @property
+    def is_served(self) -> bool:
+        """Say whether a beat that runs may be this app's: it is alone on the tables, or its own was seen just now."""
+        seen = self.beats_seen.get(self.app)
+        is_alone = not self.beats_seen.keys() - {self.app}
+        return is_alone or (seen is not None and self.now is not None and self.now - seen <= SILENT_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
