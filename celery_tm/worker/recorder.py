@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from ..domain.execution import MAX_ERROR, Failure, Outcome, cut
@@ -131,13 +132,8 @@ def record_replaced(
     installation: Installation, job: Job, ended: Kept | None, *, message: str, body: BodyTransaction | None
 ) -> None:
     """The body put another call in its place."""
-    _finish(
-        installation,
-        job,
-        lambda tx: settlement.replaced(tx, job, ended, message=message),
-        outcome=Outcome.REPLACED,
-        body=body,
-    )
+    work = partial(settlement.replaced, job=job, ended=ended, message=message)
+    _finish(installation, job, work, outcome=Outcome.REPLACED, body=body)
 
 
 def record_failure(
