@@ -35,7 +35,7 @@ def test_every_finding_names_its_commit_and_tests_that_exist(id: str) -> None:
 def test_every_commit_that_the_page_names_is_in_the_history() -> None:
     if not (PROJECT / ".git").exists() or _git("rev-parse", "--is-shallow-repository") != "false":
         pytest.skip("needs a clone with its whole history")
-    for commit in sorted(set(re.findall(r"`([0-9a-f]{7,12})`", "".join(ROWS.values())))):
+    for commit in sorted(set(re.findall(r"`([0-9a-f]{7,12})`", PAGE.read_text()))):
         assert _git("cat-file", "-t", commit) == "commit", f"{commit} is no commit of this history"
 
 
