@@ -127,6 +127,7 @@ ROLES: Mapping[str, Role] = {
             "tm_execution": REMOVE,
             "tm_scope": "SELECT, DELETE",
             "tm_dead_letter": READ,
+            "tm_definition": READ,
             "tm_occurrence": REMOVE,
             "tm_workflow": REMOVE,
             "tm_step": "SELECT, UPDATE (number), DELETE",

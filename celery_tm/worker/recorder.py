@@ -217,28 +217,6 @@ def record_reported(
         installation.database.run(work)
 
 
-def record_handed_back(
-    installation: Installation, attempts: Sequence[tuple[str, int]], why: str, *, workers: Container[str | None]
-) -> Sequence[str]:
-    """A worker stops in the middle of attempts: let them wait again at once, no try used; return which were given back.
-
-    One whose row another transaction has keeps its lease until that ends.
-    """
-    failure = Failure.interrupted(why)
-
-    def work(tx: Transaction) -> list[str]:
-        held = [job for id, attempt in attempts if (job := jobs.find(tx, id)) and job.attempt == attempt]
-        running = [job for job in held if job.state is JobState.RUNNING and job.claimed_by in workers]
-        mine = [job for job in running if settlement.try_lock(tx, job)]
-        given = [job.id for job in mine if job.ended is None and settlement.hand_back(tx, job, failure)]
-        return given + [job.id for job in mine if job.ended is not None and following.carry_on(tx, job)]
-
-    try:
-        return installation.database.run(work)
-    except OUT_OF_REACH:
-        return []  # their leases end
-
-
 def record_revoked(
     installation: Installation,
     id: str,

@@ -19,7 +19,7 @@ from ..domain.job import CALL, read_call
 from ..domain.retry import Bury, TryAgain
 from ..installation import Installation, worker_name
 from ..publisher import HEADER
-from . import held, recorder
+from . import held, recorder, release
 from .body_errors import Rejected
 from .delivery import REPLACES, is_attempt, read_chunk, read_replaced
 from .shutdown_flag import is_stopping
@@ -193,7 +193,7 @@ class Request(CeleryRequest):
 
     def hand_back(self, why: str = STOPS) -> None:
         """Let what this message carries wait again, unless it has ended or is in other hands."""
-        recorder.record_handed_back(Installation.of(self.app), self._present, why, workers=self._workers)
+        release.record_handed_back(Installation.of(self.app), self._present, why, workers=self._workers)
 
     def _will_retry(self, error: Exception) -> None:
         """Tell Celery that this delivery is over and that another will follow."""

@@ -12,7 +12,7 @@ from ..domain.job import Job
 from ..errors import TmError
 from ..installation import Installation
 from ..store import workflows
-from . import recorder
+from . import release
 from .context import JobContext
 from .shutdown_flag import is_stopping
 
@@ -51,5 +51,5 @@ def hand_back_if_stopping(contexts: Sequence[JobContext]) -> None:
         if is_stopping() and context.installation is not None and not context.settled:
             context.roll_back()
             mine = [(context.id, context.attempt)]
-            recorder.record_handed_back(context.installation, mine, STOPS, workers={context.job.claimed_by})
+            release.record_handed_back(context.installation, mine, STOPS, workers={context.job.claimed_by})
             context.settled = True

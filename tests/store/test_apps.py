@@ -318,7 +318,7 @@ def test_the_entries_of_an_app_stay_its_own_when_it_is_renamed(
         made = another(tm, name, **({} if is_taken_over else {"tm_app": "prod"}))
         request.addfinalizer(made.installation.database.dispose)
         begin(made)
-        if is_taken_over and name == "store":
+        if is_taken_over and name == "store" and not made.definitions.list():
             made.take_over("shop")
         made.app.conf.beat_schedule = {one: {"task": "effect", **entry} for one, entry in entries.items()}
         Seeder(made.installation).seed_once()

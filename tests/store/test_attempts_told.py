@@ -13,7 +13,7 @@ from tmtest.ledger import MINUTE, NOON, add, claim, start
 
 from celery_tm import TimeManagement, defer
 from celery_tm.testing import MovableClock
-from celery_tm.worker.recorder import record_handed_back
+from celery_tm.worker.release import record_handed_back
 
 TWICE: dict[str, Any] = {"max_retries": 1, "retry": {"kind": "fixed", "delay": "2m"}}
 

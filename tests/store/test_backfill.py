@@ -489,6 +489,7 @@ def test_one_too_many_is_refused_at_once_and_writes_nothing(tm: TimeManagement) 
 
 
 def test_a_backfilled_run_is_kept_as_long_as_one_on_time(tm: TimeManagement, noon: MovableClock) -> None:
+    object.__setattr__(tm.settings, "tm_keep_last", 0)  # else it is among the last of its definition
     add(tm, schedule="0 0 1 1 *")
     long_ago = {"since": datetime(2020, 1, 1, tzinfo=UTC), "until": datetime(2021, 1, 1, tzinfo=UTC)}
     assert tm.backfill("tick", **long_ago).counts["created"] == 1

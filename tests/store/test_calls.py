@@ -20,7 +20,7 @@ from celery_tm.errors import DatabaseUnavailable
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import recorder, strategy
+from celery_tm.worker import release, strategy
 
 MINUTE = timedelta(minutes=1)
 
@@ -231,7 +231,7 @@ def test_a_call_whose_arguments_are_not_kept_is_never_sent_without_them(
         if how == "asks again":
             raise Retry("later", when=0)
         [job] = owed(database)
-        recorder.record_handed_back(courier.tm.installation, [(job.id, 1)], "it stops", workers={job.claimed_by})
+        release.record_handed_back(courier.tm.installation, [(job.id, 1)], "it stops", workers={job.claimed_by})
 
     result = odd.apply_async(({1, 2},))
     [message] = courier.collect()

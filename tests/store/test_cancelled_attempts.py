@@ -17,7 +17,7 @@ from celery_tm.domain.job import Status
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.store import tables
 from celery_tm.worker import context as contexts
-from celery_tm.worker import recorder
+from celery_tm.worker import recorder, release
 
 
 class Killed(BaseException):
@@ -59,7 +59,7 @@ def its_worker_sees_it_die(tm: TimeManagement) -> None:
 
 def its_worker_stops(tm: TimeManagement) -> None:
     [job] = running(tm)
-    recorder.record_handed_back(tm.installation, [(job.id, job.attempt)], "it stops", workers={job.claimed_by})
+    release.record_handed_back(tm.installation, [(job.id, job.attempt)], "it stops", workers={job.claimed_by})
 
 
 def running(tm: TimeManagement) -> list[Any]:

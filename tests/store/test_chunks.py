@@ -24,7 +24,7 @@ from celery_tm.recovery.sweeper import sweep
 from celery_tm.store import tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import gate, recorder
+from celery_tm.worker import gate, release
 from celery_tm.worker.chunk import Collector
 from celery_tm.worker.context import JobContext
 from celery_tm.worker.lease import LeaseKeeper
@@ -225,8 +225,8 @@ def test_a_worker_that_stops_hands_back_all_of_a_chunk(app: Celery, courier: Cou
     installation = courier.tm.installation
     admitted, refused = gate.admit_all(installation, attempts, carrier="c", worker="w:1")
     assert (len(admitted), refused) == (3, [])
-    assert recorder.record_handed_back(installation, attempts, "it stops", workers={"w:2"}) == []
-    given = recorder.record_handed_back(installation, attempts, "it stops", workers={"w:1"})
+    assert release.record_handed_back(installation, attempts, "it stops", workers={"w:2"}) == []
+    given = release.record_handed_back(installation, attempts, "it stops", workers={"w:1"})
     assert sorted(given) == sorted(handle.id for handle in handles)
     assert {one.outcome for handle in handles for one in courier.tm.job(handle.id).executions} == {"interrupted"}
     courier.deliver_all()

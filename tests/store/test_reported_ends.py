@@ -29,7 +29,7 @@ from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import executions, tables
 from celery_tm.store.database import Database
 from celery_tm.testing import MovableClock
-from celery_tm.worker import gate, recorder, unknown
+from celery_tm.worker import gate, recorder, release, unknown
 from celery_tm.worker.request import Request
 
 ran: list[Any] = []
@@ -190,7 +190,7 @@ def test_a_worker_that_stops_gives_back_what_no_other_transaction_has(
     worker = worker_name("w@test", os.getpid())
     both = [(held.id, 1), (free.id, 1)]
     with locked(database, held.id):
-        given = at_once(lambda: recorder.record_handed_back(tm.installation, both, "it stops", workers={worker}))
+        given = at_once(lambda: release.record_handed_back(tm.installation, both, "it stops", workers={worker}))
     assert given == [free.id]
     assert (tm.job(held.id).state, outcomes(database, free.id)) == (Status.RUNNING, [Outcome.INTERRUPTED])
 

@@ -21,7 +21,7 @@ from celery_tm.recovery.reaper import reap
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.store import jobs, tables
 from celery_tm.testing import MovableClock
-from celery_tm.worker import recorder
+from celery_tm.worker import recorder, release
 
 ENDS = ("execution_completed", "execution_failed", "execution_given_back", "job_cancelled")
 
@@ -92,7 +92,7 @@ def test_every_execution_is_told_once_however_it_ended(
         failed: lambda job: recorder.record_failure(tm.installation, job, Failure(error="E")),
         vanished: lambda job: at_noon.forward("5m"),
         stopped: lambda job: recorder.record_cancelled(tm.installation, job),
-        given_back: lambda job: recorder.record_handed_back(tm.installation, [(job.id, 1)], "it stops", workers={"worker"}),
+        given_back: lambda job: release.record_handed_back(tm.installation, [(job.id, 1)], "it stops", workers={"worker"}),
     }.items():
         job = start(tm, id)
         if job is not None:  # else it has run above

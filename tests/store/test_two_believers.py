@@ -22,7 +22,7 @@ from celery_tm.errors import LeaseLost
 from celery_tm.installation import Installation
 from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import following, jobs, tables
-from celery_tm.worker import gate, recorder
+from celery_tm.worker import gate, recorder, release
 from celery_tm.worker.context import JobContext
 from celery_tm.worker.lease import LeaseKeeper
 
@@ -43,7 +43,7 @@ def reports(ours: Installation, job: Job) -> object:
 
 
 def hands_back(ours: Installation, job: Job) -> object:
-    return recorder.record_handed_back(ours, [(job.id, job.attempt)], "it stops", workers={job.claimed_by})
+    return release.record_handed_back(ours, [(job.id, job.attempt)], "it stops", workers={job.claimed_by})
 
 
 def vanishes(ours: Installation, job: Job) -> object:

@@ -41,7 +41,7 @@ from celery_tm.recovery.reaper import reap
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.store import following, jobs, keys, progress, settlement, tables, workflows
-from celery_tm.worker import gate, recorder
+from celery_tm.worker import gate, recorder, release
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 STRATEGIES = st.sampled_from(["fail_fast", "continue", "retry_on_failure"])
@@ -286,7 +286,7 @@ class RunLife(RuleBasedStateMachine):
     def a_worker_stops_and_hands_back(self, which: int, crash: int | None, again: bool) -> None:
         body = self.bodies[-1 - which % len(self.bodies)]
         given = self.perform(
-            lambda: recorder.record_handed_back(
+            lambda: release.record_handed_back(
                 self.tm.installation, [(body.id, body.attempt)], "shutdown", workers=[body.claimed_by]
             ),
             crash,

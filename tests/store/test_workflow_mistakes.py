@@ -131,6 +131,8 @@ def test_a_bad_edit_is_refused_alike_whenever_it_is_to_count(
         text = str(refused.value)
         assert words in text
         assert cli.refused("definitions", "edit", "etl", "--policy", policy, *stating(stated)) == text
+        if "steps" not in stated:
+            continue  # with --force a file that states none of the steps means that there are none
         path.write_text(json.dumps({"definitions": [{"name": "etl", **stated}]}))
         told = cli.refused("definitions", "load", str(path), "--force")  # else what the person has added stays
         assert told == f"definition 'etl': {text}; nothing of {path} was loaded"

@@ -24,9 +24,9 @@ from celery_tm.recovery.reaper import reap
 from celery_tm.recovery.sweeper import sweep
 from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.scheduler.expanding import expand
-from celery_tm.store import executions, jobs, preemption, tables, workflows
+from celery_tm.store import executions, following, jobs, preemption, tables, workflows
 from celery_tm.store.database import Database
-from celery_tm.worker import gate, recorder
+from celery_tm.worker import gate, recorder, release
 
 THREADS = 8
 PATIENCE = 20.0  # seconds; a lock that nobody gives back is a mistake
@@ -67,9 +67,12 @@ def claimed(tm: TimeManagement) -> list[Job]:
 
 
 def running(tm: TimeManagement) -> list[Job]:
-    """Let in all steps that are due."""
+    """Admit all steps that are due; what has ended and is only to be reported is reported."""
     found = [gate.admit_job(tm.installation, job.id, job.attempt, worker="w").job for job in claimed(tm)]
-    return [job for job in found if job is not None]
+    for job in found:
+        if job is not None and job.ended is not None:
+            tm.installation.database.run(lambda tx, job=job: following.forget(tx, job))  # type: ignore[misc]
+    return [job for job in found if job is not None and job.ended is None]
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:
@@ -202,7 +205,7 @@ def test_a_try_that_fails_while_the_run_is_cancelled_is_not_made_again(tm: TimeM
             recorder.record_failure(tm.installation, body, Failure(error="E"))
 
     def hand_back(part: list[Job]) -> None:
-        recorder.record_handed_back(tm.installation, [(body.id, body.attempt) for body in part], "stop", workers=["w"])
+        release.record_handed_back(tm.installation, [(body.id, body.attempt) for body in part], "stop", workers=["w"])
 
     works: list[Callable[[], Any]] = [lambda n=n: fail(bodies[n:12:4]) for n in range(4)]  # type: ignore[misc]
     works += [lambda: hand_back(bodies[12:16]), lambda: hand_back(bodies[16:])]

@@ -26,7 +26,7 @@ from celery_tm.scheduler.dispatcher import Dispatcher
 from celery_tm.scheduler.planner import Planner
 from celery_tm.scheduler.zones import ZoneWatch
 from celery_tm.store import jobs, keys, occurrences, tables
-from celery_tm.worker import gate, recorder
+from celery_tm.worker import gate, recorder, release
 
 from .crash_world import OUTSIDER, CrashWorld, Found, book
 
@@ -110,7 +110,7 @@ def reap_twice(world: CrashWorld) -> None:
 def hand_back(world: CrashWorld) -> None:
     """Give back what a worker was at that is to stop."""
     installation, mine = world.tm.installation, [(job.id, job.attempt) for job in world.state]
-    recorder.record_handed_back(installation, mine, "shutdown", workers=[GONE])
+    release.record_handed_back(installation, mine, "shutdown", workers=[GONE])
 
 
 def tell_vanished(world: CrashWorld) -> None:
