@@ -120,10 +120,9 @@ def find(tx: Transaction, name: str, *, lock: bool = False) -> Definition | None
     """Return the definition of this name: this app's own, else one that names no app and no other app can adopt."""
     if not name.isprintable():  # no definition is called that, and some databases refuse the question
         return None
-    own = _first(tx, and_(definition.c.app == tx.app, definition.c.name == name), lock=lock)
-    if own is not None or tx.app == UNNAMED or tx.foreign:
-        return own
-    return _first(tx, and_(definition.c.app == UNNAMED, definition.c.name == name), lock=lock)
+    apps = [tx.app] if tx.app == UNNAMED or tx.foreign else [tx.app, UNNAMED, tx.app]  # adopted meanwhile: look again
+    looks = (_first(tx, and_(definition.c.app == app, definition.c.name == name), lock=lock) for app in apps)
+    return next((found for found in looks if found is not None), None)
 
 
 def find_all(tx: Transaction, wanted: Sequence[str]) -> list[Definition]:
