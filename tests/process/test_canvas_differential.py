@@ -112,7 +112,7 @@ def _plain_has_lost_a_body(canvas: Canvas | None, plain: Any, ours: Any) -> bool
     if canvas is None or not canvas.twice or plain is None or ours is None:
         return False
     theirs, own = Counter(plain["ran"]), Counter(ours["ran"])
-    return theirs < own and all(count % 2 == 0 for count in own.values())
+    return theirs < own and set(own.values()) == {2}  # each once for each time it was applied, and no more
 
 
 def settled(stand: Stand, sides: Sequence[Seen]) -> tuple[dict[str, Any], dict[str, Any]]:
