@@ -22,7 +22,7 @@ from ..domain.job import Job, JobState
 from ..domain.retry import Bury, TryAgain, after_failure
 from ..errors import OUT_OF_REACH, DatabaseBusy, DatabaseUnavailable, LeaseLost
 from ..installation import Installation
-from ..store import completion, executions, following, jobs, settlement, step_completion
+from ..store import completion, executions, following, jobs, rows, settlement, step_completion
 from ..store.body import BodyTransaction
 from ..store.database import Transaction
 from ..store.settlement import Ended as Kept
@@ -169,7 +169,7 @@ def attempt_of(installation: Installation, id: str, call: str, *, workers: Conta
     try:
         with installation.database.transaction(write=False) as tx:
             job = jobs.find(tx, id)
-    except OUT_OF_REACH:
+    except (*OUT_OF_REACH, *rows.UNREADABLE):
         return None
     return job.attempt if job is not None and job.call == call and job.claimed_by in workers else None
 
@@ -184,7 +184,10 @@ def record_vanished(
     """
     try:
         with installation.database.transaction(write=False) as tx:
-            job, now = jobs.find(tx, id), tx.read_now()
+            try:
+                job, now = jobs.find(tx, id), tx.read_now()
+            except rows.UNREADABLE:
+                return None  # beat sets the row aside
             if job is None and not executions.is_recorded(tx, id):
                 return Bury("it vanished before it was let in")
         if job is not None and job.ended is not None and job.claimed_by in workers:

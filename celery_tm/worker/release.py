@@ -6,10 +6,10 @@ import time
 from collections.abc import Container, Sequence
 
 from ..domain.execution import Failure
-from ..domain.job import JobState
+from ..domain.job import Job, JobState
 from ..errors import OUT_OF_REACH
 from ..installation import Installation
-from ..store import following, jobs, settlement
+from ..store import following, jobs, rows, settlement
 from ..store.database import Transaction
 from .recorder import FIRST_WAIT
 
@@ -27,7 +27,7 @@ def record_handed_back(
     failure, given, left = Failure.interrupted(why), list[str](), list(attempts)
 
     def work(tx: Transaction) -> tuple[list[str], list[tuple[str, int]]]:
-        held = [job for id, attempt in left if (job := jobs.find(tx, id)) and job.attempt == attempt]
+        held = [job for id, attempt in left if (job := _find(tx, id)) and job.attempt == attempt]
         running = [job for job in held if job.state is JobState.RUNNING and job.claimed_by in workers]
         mine = [job for job in running if settlement.try_lock(tx, job)]
         ids = [job.id for job in mine if job.ended is None and settlement.hand_back(tx, job, failure)]
@@ -46,3 +46,11 @@ def record_handed_back(
         if left:
             time.sleep(FIRST_WAIT)
     return given
+
+
+def _find(tx: Transaction, id: str) -> Job | None:
+    """Return a job; None also for a row that cannot be read: its lease ends, and the others are released."""
+    try:
+        return jobs.find(tx, id)
+    except rows.UNREADABLE:
+        return None

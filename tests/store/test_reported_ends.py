@@ -196,6 +196,21 @@ def test_a_worker_that_stops_gives_back_what_no_other_transaction_has(
 
 
 @pytest.mark.timeout(60)
+def test_a_row_that_cannot_be_read_keeps_no_other_from_being_released(
+    courier: Courier, app: Celery, tm: TimeManagement, database: Database
+) -> None:
+    bad, sound = running_in_a_pool(courier, app, jobs=2)
+    worker = worker_name("w@test", os.getpid())
+    with database.transaction() as tx:
+        tx.execute(text("UPDATE tm_job SET state = 'unheard of' WHERE id = :id"), {"id": bad.id})
+    killed = Failure(error="killed", outcome=Outcome.ORPHANED)
+    assert recorder.record_vanished(tm.installation, bad.id, 1, killed, workers={worker}) is None
+    both = [(bad.id, 1), (sound.id, 1)]
+    assert release.record_handed_back(tm.installation, both, "it stops", workers={worker}) == [sound.id]
+    assert outcomes(database, sound.id) == [Outcome.INTERRUPTED]
+
+
+@pytest.mark.timeout(60)
 def test_an_unknown_task_is_left_to_the_lease_while_another_transaction_has_its_run(
     courier: Courier, app: Celery, tm: TimeManagement, database: Database
 ) -> None:
